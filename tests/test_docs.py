@@ -6,19 +6,15 @@ import importlib
 import os
 import pkgutil
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import forking
 import pytest
-import typer.main
-from typer.core import TyperGroup
+from command_parsing import parsed
 
 import assay
-from assay.cli.app import app
 from assay.cli.plan import make_plan, read_settings, split_words
 from assay.core.errors import EnvError, MissingExtraError
 from assay.data.files import save
@@ -30,6 +26,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "benchmarks/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "src/assay/skills/library").rglob("*.md")),
 ]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -65,24 +62,6 @@ def commands() -> list[str]:
 
 def test_there_are_commands_to_check() -> None:
     assert len(commands()) >= 8
-
-
-def parsed(line: str) -> Any:
-    """Return the context of a command line's verb; None where it only names a group of verbs."""
-    words = shlex.split(line)[1:]
-    command: Any = typer.main.get_command(app)
-    context = typer.Context(command, info_name="assay")
-    # Not click's own classes: typer brings its own copy of them.
-    assert isinstance(command, TyperGroup)
-    while isinstance(command, TyperGroup):
-        if words and words[0].startswith("-") and command.invoke_without_command:
-            break  # options of a group that does something by itself, such as `assay serve`
-        name, command, words = command.resolve_command(context, words)
-        assert command is not None, f"no such command: {name}"
-        context = typer.Context(command, info_name=name, parent=context)
-        if not words and isinstance(command, TyperGroup):
-            return None
-    return command.make_context(command.name, list(words), parent=context.parent)
 
 
 def test_a_command_that_does_not_exist_is_noticed() -> None:

@@ -104,6 +104,7 @@ def algorithm_files() -> list[Path]:
         "assay.evaluation.equilibria_report",
         "assay.evaluation.statistics",
         "assay.functional.games",
+        "assay.skills",
         "assay.study",
     ],
 )

@@ -26,6 +26,7 @@ from assay.cli import (
     runs,
     serve,
     server,
+    skills,
     study,
     test,
     train,
@@ -80,6 +81,7 @@ app.command("export")(export.export)
 app.command("predict")(predict.predict)
 app.add_typer(data.app, name="data")
 app.add_typer(study.app, name="study")
+app.add_typer(skills.app, name="skills")
 app.add_typer(serve.app, name="serve")
 app.add_typer(server.app, name="server")
 app.command("doctor")(doctor.doctor)

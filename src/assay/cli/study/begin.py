@@ -40,12 +40,14 @@ def init(
     """Start a study in a repository. No code of the repository is run."""
     from assay.study.agree.checkout import obstacles
     from assay.study.agree.setup import initialise, task_name, without_git
+    from assay.study.report import pages
 
     place = (root or Path.cwd()).resolve()
     made = initialise(
         place, task_name(place, task), study, actor=common.actor(by), activate=activate
     )
     made.sync()
+    pages.write(made)
     warnings = [*without_git(place), *obstacles(place)]
     facts = {
         "task": made.task,

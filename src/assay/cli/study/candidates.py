@@ -1,13 +1,15 @@
-"""`assay study baseline`, `propose`, `validate` and `discard`: what is tried. Nothing is run."""
+"""`assay study baseline`, `propose`, `review`, `validate`, `discard`: what is tried. No runs."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.study.common import Call, acting
+from assay.cli import output
+from assay.cli.study.common import Call, acting, on_study
 
 if TYPE_CHECKING:
     from assay.study.files.candidate import BudgetRequest
@@ -147,6 +149,25 @@ def request_of(study: Study, hours: float | None, gpu_hours: float) -> BudgetReq
         asked = {"wall_clock_hours": hours, "gpu_hours": gpu_hours}
         return parse(BudgetRequest, asked, what="what one run asks for")
     return candidates.usual_request(study)
+
+
+@on_study
+def review(call: Call, name: Annotated[str, typer.Argument(metavar="CANDIDATE")]) -> None:
+    """Review a draft before it is frozen: scope, scale, signal, prediction; exit 1 if it must stop.
+
+    Nothing is written or run. The scale is that of every number that changes, also in a patch; the
+    signal is each reward component's share, as far as earlier runs tell it.
+    """
+    from assay.study.steps.review import review
+
+    seen = review(call.read(), name)
+    if call.as_json:
+        output.print_json({"candidate": name, "checks": [dataclasses.asdict(c) for c in seen]})
+    else:
+        rows = [(c.name, c.level, c.detail) for c in seen]
+        output.show(output.table(("check", "level", "seen"), rows, title=name))
+    if any(c.level == "stop" for c in seen):
+        raise typer.Exit(1)
 
 
 @acting

@@ -1,7 +1,8 @@
-"""`assay study run`, `queue`, `loop` and `stop`: the commands that start and end runs."""
+"""`assay study run`, `batch`, `queue`, `loop` and `stop`: the commands that start and end runs."""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -86,6 +87,49 @@ def _show_record(call: Call, found: Study, record: RunRecord) -> None:
     call.show(facts, lines)
     if record.outcome != "done":
         raise typer.Exit(1)
+
+
+@on_study
+def batch(
+    call: Call,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="At most this many jobs.")
+    ] = None,
+    enqueue: Annotated[
+        bool, typer.Option("--queue", help="Queue the jobs; `queue step` or `loop` runs them.")
+    ] = False,
+) -> None:
+    """Plan the runs that can go now: worktree, GPU, seed, output and rule per job; starts none."""
+    from assay.study.run.queue import Queue
+    from assay.study.steps import batch
+
+    with call.opened() as found:
+        planned = batch.plan(found, limit)
+        added: list[str] = []
+        if enqueue:
+            found.require_writable()
+            for job in planned.jobs:
+                added += Queue(found).add(job.candidate, job.phase, [job.seed])
+    if call.as_json:
+        output.print_json({**dataclasses.asdict(planned), "hours": planned.hours, "queued": added})
+        return
+    if not planned.jobs:
+        output.say("No run waits. What comes next: assay study next")
+    else:
+        rows = [
+            (j.wave, f"{j.candidate}-{j.phase}-{j.seed}", ", ".join(j.gpus) or "-", j.worktree,
+             j.output[0], j.rule)
+            for j in planned.jobs
+        ]  # fmt: skip
+        title = (
+            f"{len(planned.jobs)} runs, {planned.at_once} at once, at most {planned.hours:.3g} h"
+        )
+        columns = ("wave>", "run", "GPU", "worktree", "output", "rule")
+        output.show(output.table(columns, rows, title=title))
+    if planned.left_out:
+        output.say(f"{planned.left_out} more do not fit into budget.runs.")
+    if enqueue:
+        output.say(f"Queued: {len(added)}. Run them with: assay study queue step, or the loop.")
 
 
 @queue.command("add")

@@ -1,7 +1,8 @@
-"""`assay study monitor`, `reflect`, `probe`, `audit-result` and `verdict`: the results of runs."""
+"""`assay study monitor`, `analyze`, `scorecard`, `reflect`, `probe`, `audit-result`, `verdict`."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,8 @@ import typer
 
 from assay.cli import output
 from assay.cli.study.candidates import GpuHours, Hours, request_of
-from assay.cli.study.common import Call, DecidingPhase, acting, on_study
+from assay.cli.study.common import Call, DecidingPhase, PhaseName, acting, on_study
+from assay.evaluation.formatting import number, signed
 
 probe = typer.Typer(help="Find out how far a parameter may be randomised.", no_args_is_help=True)
 Phase = Annotated[DecidingPhase, typer.Option("--phase", help="The phase whose runs are meant.")]
@@ -41,6 +43,61 @@ def monitor(
     for name, findings in seen.items():
         rows = [(finding.name, finding.level, finding.detail) for finding in findings]
         output.show(output.table(("what", "level", "seen"), rows, title=name))
+
+
+@on_study
+def analyze(call: Call, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None:
+    """Analyse one run: extract its metrics, compare them, diagnose it, classify it.
+
+    Nothing is written. One seed decides nothing; the class says what to look at next.
+    """
+    from assay.study.report.analysis import analyze
+
+    seen = analyze(call.read(), run)
+    if call.as_json:
+        output.print_json(dataclasses.asdict(seen))
+        return
+    rows = [
+        (m.metric, number(m.value), number(m.rival_mean),
+         "-" if m.deviations is None else f"{m.deviations:+.1f}")
+        for m in seen.metrics
+    ]  # fmt: skip
+    columns = ("metric", "value>", f"mean of {seen.rival or 'the rival'}>", "better by (sd)>")
+    output.show(output.table(columns, rows, title=f"{seen.run}: {seen.outcome}"))
+    odd = [(f.name, f.level, f.detail) for f in seen.findings]
+    output.show(output.table(("what", "level", "seen"), odd))
+    if seen.log:
+        output.say(seen.log)
+    output.say(f"Class: {seen.kind} ({seen.why})")
+    output.say(seen.next)
+
+
+@on_study
+def scorecard(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="CANDIDATE")],
+    phase: Annotated[
+        PhaseName | None, typer.Option("--phase", help="By default the last that has scores.")
+    ] = None,
+) -> None:
+    """Show all metrics of a candidate beside its rival's; exit 1 if a guardrail is violated."""
+    from assay.study.report.scorecard import scorecard
+
+    found = call.read()
+    seen = scorecard(found, found.history(), name, phase)
+    if call.as_json:
+        output.print_json(dataclasses.asdict(seen) | {"violated": seen.violated})
+    else:
+        rows = [
+            (line.role, line.metric, line.seeds, number(line.mean), number(line.rival_mean),
+             "-" if line.better is None else signed(line.better), line.state, line.detail)
+            for line in seen.lines
+        ]  # fmt: skip
+        columns = ("role", "metric", "seeds>", "mean>", f"{seen.rival or 'rival'}>", "better by>",
+                   "state", "seen")  # fmt: skip
+        output.show(output.table(columns, rows, title=f"{seen.candidate}, {seen.phase}"))
+    if seen.violated:
+        raise typer.Exit(1)
 
 
 @acting

@@ -71,6 +71,7 @@ def start(
     from assay.study.repo.audit import inspect
     from assay.study.repo.card import task_card
     from assay.study.repo.proposal import propose
+    from assay.study.report import pages
     from assay.study.run.trial import CONFIRM
     from assay.study.steps import ranges, start
 
@@ -106,6 +107,7 @@ def start(
         trial = start.learn(filled, made, minutes * 60, actor)
         start.write(made, filled)
     made.sync()
+    pages.write(made)
     warnings = [*without_git(place), *seen.findings, *odd]
     facts = {
         "task": made.task, "study": made.name, "contract": made.contract_path,

@@ -172,8 +172,16 @@ def _equip(study: Study) -> None:
         (shared / name).mkdir(parents=True, exist_ok=True)
     export_schemas(shared / "schemas")
     write_text(shared / "templates" / "contract.yaml", contract_template("TASK", "STUDY"))
+    for name, text in templates().items():
+        write_text(shared / "templates" / name, text)
     if not (study.task_path / "adapter.yaml").exists():
         write_yaml_document(study.task_path / "adapter.yaml", Adapter())
+
+
+def templates() -> dict[str, str]:
+    """Return the files that people and agents copy and fill in, by name; the contract has more."""
+    place = importlib.resources.files("assay.study.agree").joinpath("templates")
+    return {path.name: path.read_text() for path in place.iterdir() if path.name.endswith(".yaml")}
 
 
 def contract_template(task: str, study: str) -> str:

@@ -417,6 +417,7 @@ def open_study(root: Path, task: str | None = None, study: str | None = None) ->
             "Take it up again: assay study migrate.",
         )
     if is_flat(root):
+        _refuse_foreign(root)
         found = _flat_study(root)
         if (task or found.task, study or found.name) != (found.task, found.name):
             raise StudyError(
@@ -445,6 +446,38 @@ def is_flat(root: Path) -> bool:
     """Return whether `.rlxp` has the old flat layout: one implicit task and study."""
     place = root / ROOT
     return not (place / "tasks").exists() and any((place / name).exists() for name in FLAT)
+
+
+def _refuse_foreign(root: Path) -> None:
+    """Refuse flat files that another program wrote, such as rlxp 0.2.0: their record is no chain.
+
+    Raises:
+        StudyError: Names the file, and what of Assay's own it lacks.
+    """
+    place = root / ROOT
+    lacks = ""
+    with contextlib.suppress(OSError, ValueError, StudyError, IndexError):
+        if (place / "ledger.jsonl").exists():
+            first = json.loads((place / "ledger.jsonl").read_text().splitlines()[0])
+            lacks = _lacking("ledger.jsonl", first, ("schema", "seq", "prev", "hash"))
+        elif (place / "contract.yaml").exists():
+            values = read_yaml(place / "contract.yaml")[0]
+            lacks = _lacking("contract.yaml", values, ("schema_version", "study", "task"))
+        else:
+            state = json.loads((place / "state.json").read_bytes())
+            lacks = _lacking("state.json", state, ("schema_version", "task", "study", "head"))
+    if lacks:
+        raise StudyError(
+            f"'{place}' was written by another program, such as rlxp 0.2.0: {lacks}. Assay cannot "
+            "check such a record, and so does not continue it.",
+            f"Keep it as it is (git mv {ROOT} {ROOT}-old), begin with `assay study start`, and "
+            "copy metrics, scope and budget from the old contract into the new one.",
+        )
+
+
+def _lacking(file: str, values: Any, wanted: Sequence[str]) -> str:
+    missing = [key for key in wanted if not (isinstance(values, dict) and key in values)]
+    return f"{file} has no {' and no '.join(missing)}" if missing else ""
 
 
 def _flat_study(root: Path) -> Study:

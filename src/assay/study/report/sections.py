@@ -19,11 +19,13 @@ from assay.study.record.ledger import Event
 from assay.study.report import charts
 from assay.study.report.blocks import Badge, Block, Cell, Figure, Heading, Table, Text, number
 from assay.study.report.facts import Facts, Judgement, readable
+from assay.study.report.scorecard import scorecard
 from assay.study.report.standings import Standing, answer, standings
 from assay.study.report.verdicts import detail_part, seed_figure, verdict_part
 
 MOST_RUNS = 1000
 MOST_EVENTS = 200
+MOST_CARDS = 12
 
 
 def document(facts: Facts, *, plots: bool) -> list[Block]:
@@ -31,8 +33,9 @@ def document(facts: Facts, *, plots: bool) -> list[Block]:
     blocks: list[Block] = [Heading(1, f"Study {facts.study.task}/{facts.study.name}")]
     blocks += [Text(problem, warning=True) for problem in facts.problems]
     parts: tuple[Callable[[Facts, bool], list[Block]], ...] = (
-        _summary, _next_part, verdict_part, detail_part, _noise_part, _contract_part, _adopted_part,
-        _audit_part, _reward_part, _budget_part, _runs_part, _ledger_part,
+        _summary, _next_part, verdict_part, _scorecard_part, detail_part, _noise_part,
+        _contract_part, _adopted_part, _audit_part, _reward_part, _budget_part, _runs_part,
+        _ledger_part,
     )  # fmt: skip
     for part in parts:
         blocks += part(facts, plots)
@@ -83,6 +86,34 @@ def _standing_cells(row: Standing) -> list[Cell]:
         row.rival or "-", number(row.rival_mean), number(row.effect, "+.4g"), number(row.low),
         number(row.high), row.reason,
     ]  # fmt: skip
+
+
+def _scorecard_part(facts: Facts, plots: bool) -> list[Block]:
+    """Return the cards of the newest candidates with deciding runs: every metric beside a rival."""
+    if facts.agreed is None:
+        return []
+    history = facts.history
+    tried = [
+        name
+        for name in history.status
+        if history.kind[name] != "baseline"
+        and any(history.selected(name, phase) for phase in kinds.DECIDING)
+    ]
+    rows: list[list[Cell]] = []
+    for name in tried[-MOST_CARDS:]:
+        card = scorecard(facts.study, history, name)
+        rows += [
+            [f"{name}, {card.phase}", line.role, line.metric, str(line.seeds), number(line.mean),
+             number(line.rival_mean), number(line.better, "+.4g"), Badge(line.state), line.detail]
+            for line in card.lines
+        ]  # fmt: skip
+    if not rows:
+        return []
+    columns = (
+        "candidate", "role", "metric", "seeds", "mean", "rival", "better by", "state", "seen",
+    )  # fmt: skip
+    caption = "All metrics of the newest candidates; only the verdict on the primary metric decides"
+    return [Heading(2, "Scorecards"), Table(caption, columns, rows)]
 
 
 def _contract_part(facts: Facts, plots: bool) -> list[Block]:

@@ -18,7 +18,7 @@ from assay.study.files.contract import PrimaryMetric
 from assay.study.record.history import History
 from assay.study.record.ledger import Event
 
-_PHASES: tuple[Phase, ...] = ("validation", "promotion", "short", "smoke")  # the last one first
+PHASES: tuple[Phase, ...] = ("validation", "promotion", "short", "smoke")  # the last one first
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def _standing(
     plain = Standing(name, history.kind[name], state, reason=_reason(history, name))
     if metric is None:
         return plain
-    phase = next((p for p in _PHASES if history.arm(name, p, metric.name)), None)
+    phase = next((p for p in PHASES if history.arm(name, p, metric.name)), None)
     if phase is None:
         return plain
     seen: Mapping[str, Any] = {}

@@ -17,6 +17,7 @@ from assay.study.agree.rules import refuse_unreflected
 from assay.study.agree.scope import refuse_scope
 from assay.study.files.base import Phase
 from assay.study.files.candidate import BudgetRequest, Candidate, Change
+from assay.study.files.contract import placeholders
 from assay.study.files.documents import StudyError, read_yaml
 from assay.study.record.study import Study
 from assay.study.steps import candidates
@@ -36,6 +37,13 @@ def from_file(study: Study, path: Path, actor: str) -> list[str]:
     ]
     if not found:
         raise StudyError(f"'{path}' holds no candidate.")
+    for candidate in found:
+        left = placeholders(candidate.model_dump(mode="json"))
+        if left:
+            raise StudyError(
+                f"'{path}', candidate '{candidate.id}': still to be filled in: {', '.join(left)}.",
+                "Write what the template asks for there; it is recorded before the first run.",
+            )
     counts = Counter(candidate.id for candidate in found)
     twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:

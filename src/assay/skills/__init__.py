@@ -1,0 +1,1 @@
+"""Skills for coding agents: the library, its checks, and the installer. Standard library only."""

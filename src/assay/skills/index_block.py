@@ -1,0 +1,72 @@
+"""The block in AGENTS.md that lists installed skills, between two markers.
+
+What is outside of the markers belongs to the user and stays as it is, line endings included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from assay.skills.errors import SkillsError
+from assay.skills.library import Skill
+
+HEADER = "<!-- assay-skills -->"
+FOOTER = "<!-- /assay-skills -->"
+
+
+def block(skills: Sequence[Skill], folder: str) -> str:
+    """Return the lines between the markers, for skills that are in `folder`."""
+    lines = [
+        HEADER,
+        "## Assay skills",
+        "Read the file before you do what it is about. No training starts without "
+        "`assay study run`, `queue step` or `loop`.",
+        *(f"- `{folder}/{skill.name}/SKILL.md`: {skill.description}" for skill in skills),
+        FOOTER,
+    ]
+    return "\n".join(lines)
+
+
+def with_block(text: str, wanted: str | None, path: Path, *, force: bool = False) -> str:
+    """Return a file's text with the block replaced in place, appended, or taken out (None).
+
+    Args:
+        text: The file as it is; "" where there is none.
+        wanted: The new block.
+        path: For messages.
+        force: Take a marker without its partner for the whole block; nothing else is removed.
+
+    Raises:
+        SkillsError: A marker is there without its partner, twice, or in the wrong order.
+    """
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = text.split(newline)
+    begins = [i for i, line in enumerate(lines) if line.strip() == HEADER]
+    ends = [i for i, line in enumerate(lines) if line.strip() == FOOTER]
+    new = wanted.split("\n") if wanted is not None else []
+    if len(begins) == len(ends) == 1 and begins[0] < ends[0]:
+        start, stop = begins[0], ends[0] + 1
+    elif not begins and not ends:
+        if wanted is None:
+            return text
+        kept = text.rstrip("\r\n")
+        return newline.join([*([kept, ""] if kept else []), *new, ""])
+    elif force and len(begins) + len(ends) == 1:
+        start = (begins or ends)[0]
+        stop = start + 1
+    else:
+        number = sorted([*begins, *ends])[0] + 1
+        raise SkillsError(
+            f"'{path}' has markers of the skills' index without their partners, the first in line "
+            f"{number}: expected one {HEADER} and, below it, one {FOOTER}.",
+            "Add the missing line or remove the lone one; --force replaces a single lone marker "
+            "and leaves all other lines.",
+        )
+    before, after = lines[:start], lines[stop:]
+    if wanted is None:
+        while before and not before[-1].strip():
+            before.pop()
+        rest = [*before, *after]
+        return newline.join(rest) if any(line.strip() for line in rest) else ""
+    return newline.join([*before, *new, *after])

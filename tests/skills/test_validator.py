@@ -1,0 +1,128 @@
+"""Every rule of the validator, each with something that breaks it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assay.skills.errors import SkillsError
+from assay.skills.library import LIBRARY
+from assay.skills.validate import validate
+
+PLUGIN = "plugins/assay-study"
+SKILL = f"{PLUGIN}/skills/rlxp-autoloop"
+Break = Callable[[Path], object]
+
+
+def edit(path: str, old: str, new: str) -> Break:
+    def change(root: Path) -> None:
+        file = root / path
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def write(path: str, text: str) -> Break:
+    def change(root: Path) -> None:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+    return change
+
+
+def remove(path: str) -> Break:
+    return lambda root: (root / path).unlink()
+
+
+def manifest(path: str, **fields: object) -> Break:
+    def change(root: Path) -> None:
+        file = root / path
+        file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+    return change
+
+
+def evals(cases: int, queries: int, near: int) -> str:
+    triggers = [{"query": f"q{i}", "should_trigger": i >= near} for i in range(queries)]
+    return json.dumps({"skill_name": "rlxp-autoloop", "evals": [{}] * cases, "triggers": triggers})
+
+
+MD = f"{SKILL}/SKILL.md"
+CLAUDE, CODEX = f"{PLUGIN}/.claude-plugin/plugin.json", f"{PLUGIN}/.codex-plugin/plugin.json"
+BROKEN: list[tuple[str, Break]] = [
+    ("frontmatter", edit(MD, "license: MIT", "license: [MIT]")),
+    ("frontmatter", edit(MD, "license: MIT", "license: a: b")),
+    ("frontmatter", edit(MD, "---\n", "")),
+    ("name", edit(MD, "name: rlxp-autoloop", "name: my skill")),
+    ("name-is-folder", edit(MD, "name: rlxp-autoloop", "name: other")),
+    ("description-length", edit(MD, 'description: "', 'description: "' + 180 * "x")),
+    ("description-brackets", edit(MD, 'description: "', 'description: "<b>')),
+    ("keys", edit(MD, "license: MIT", "compatibility: all")),
+    ("version", edit(MD, "  version: ", "  version: 9")),
+    ("metadata", edit(MD, "metadata:\n  version: 0.1.0", "metadata: text")),
+    ("body-length", edit(MD, "# Run the loop", "# Run the loop\n" + 500 * "\n")),
+    ("body-length", edit(MD, "# Run the loop", "# Run the loop\n" + 20_000 * "x")),
+    ("broken-link", edit(MD, "# Run the loop", "# Run the loop\n[x](references/none.md)")),
+    ("link-leaves", edit(MD, "# Run the loop", "# Run the loop\n[x](../rlxp-dr-probe/SKILL.md)")),
+    ("folder", write(f"{SKILL}/extras/x.md", "x")),
+    ("depth", write(f"{SKILL}/references/deep/x.md", "x")),
+    ("unreferenced", write(f"{SKILL}/references/x.md", "x")),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(2, 20, 5))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 19, 5))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 0))),
+    ("evals", write(f"{SKILL}/evals/evals.json", "[]")),
+    ("skill", lambda root: (root / PLUGIN / "skills/empty").mkdir()),
+    ("manifest", write(CLAUDE, "{")),
+    ("plugin-name", manifest(CLAUDE, name="other")),
+    ("version", manifest(CODEX, version="9.9.9")),
+    ("author", manifest(CLAUDE, author="me")),
+    ("prompts", manifest(CODEX, interface={"defaultPrompt": ["x"] * 4})),
+    ("prompts", manifest(CODEX, interface={"defaultPrompt": ["x" * 129]})),
+    ("closed-fields", manifest(f"{PLUGIN}/plugin.json", hooks="x")),
+    ("manifests-differ", manifest(CODEX, description="other")),
+    ("agent", edit(f"{PLUGIN}/agents/metrics-analyst.md", "name: metrics-analyst", "name: x")),
+    ("hooks", edit(f"{PLUGIN}/hooks/hooks.json", "guard.py", "none.py")),
+    ("hooks", write(f"{PLUGIN}/hooks/hooks.json", "{}")),
+    ("readme", write(f"{PLUGIN}/README.md", "# Short")),
+    ("license", remove(f"{PLUGIN}/LICENSE")),
+    ("icon", write(f"{PLUGIN}/assets/icon.png", "no picture")),
+    ("source", edit(".claude-plugin/marketplace.json", "./plugins/assay-study", "./plugins/x")),
+    ("entry-name", edit(".claude-plugin/marketplace.json", '"assay-study"', '"other"')),
+    ("unregistered", manifest(".agents/plugins/marketplace.json", plugins=[])),
+    ("marketplace", write(".agents/plugins/marketplace.json", "{}")),
+    ("twice", lambda root: shutil.copytree(root / SKILL, root / "plugins/assay-study-names/skills"
+                                           / "rlxp-autoloop")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "breaking"), BROKEN, ids=[f"{rule}-{i}" for i, (rule, _) in enumerate(BROKEN)]
+)
+def test_what_is_wrong_is_found(tmp_path: Path, rule: str, breaking: Break) -> None:
+    root = tmp_path / "library"
+    shutil.copytree(LIBRARY, root)
+    breaking(root)
+    assert rule in {problem.rule for problem in validate(root)}
+
+
+def test_a_full_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.skills.validate.ONE_LISTING", 100)
+    assert "listing" in {problem.rule for problem in validate(LIBRARY)}
+
+
+def test_good_evals_pass(tmp_path: Path) -> None:
+    root = tmp_path / "library"
+    shutil.copytree(LIBRARY, root)
+    write(f"{SKILL}/evals/evals.json", evals(3, 20, 5))(root)
+    assert validate(root / SKILL) == [] and validate(root / PLUGIN) == []
+
+
+def test_what_is_none_of_it(tmp_path: Path) -> None:
+    with pytest.raises(SkillsError, match=r"neither SKILL\.md, skills/ nor plugins/"):
+        validate(tmp_path)
