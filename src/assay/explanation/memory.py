@@ -97,7 +97,7 @@ class MemoryReport:
         lines = [
             f"The memory {_VERDICTS[self.verdict]}: without it the return falls by {mean:.4g} "
             f"(95 % interval {low:.4g} to {high:.4g}), from {self.with_memory.mean():.4g}. "
-            f"It is a {self.kind} with {self.parameters:.0%} of the parameters.",
+            f"It has {self.parameters:.0%} of the parameters ({self.kind}).",
             _NEXT[self.verdict],
         ]
         if self.agreement:

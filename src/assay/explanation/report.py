@@ -198,7 +198,8 @@ def explain(
         try:
             shown = _rendered(agent, config, env, moments, seed)
         except AssayError as error:
-            notes.append(f"The environment was not drawn: {error.message}")
+            reason = error.message.partition("\n")[0]  # a traceback may follow
+            notes.append(f"The environment was not drawn: {reason}")
     checks = (_same_agent(agent, action, visited), *look.checks())
     return Explanation(
         run=str(directory.path), algorithm=config.algorithm, env=config.env, of=of,
