@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from assay.algorithms.base import Algorithm
 from assay.core import registry
 from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
 from assay.core.types import Clock, Spaces, Tree, tree_leaves
-from assay.envs.make import make_vector
+from assay.envs.make import make_env, make_vector
 from assay.envs.recorded import NO_ENV
 from assay.envs.space_codec import space_from_state
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
@@ -220,6 +220,17 @@ def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | No
             return None
         return make_vector(own, 1, training=False, **settings)
     return make_vector(env, count, training=False, **settings)
+
+
+def drawable(config: RunConfig) -> Callable[..., gym.Env[Any, Any]]:
+    """Return what makes the environment of a run with a `render_mode`."""
+
+    def make(render_mode: str) -> gym.Env[Any, Any]:
+        settings = {**config.run.env_kwargs, "render_mode": render_mode}
+        limit = config.run.max_episode_steps
+        return make_env(config.env, env_kwargs=settings, max_episode_steps=limit)
+
+    return make
 
 
 def required_vector(config: RunConfig, env: Any, episodes: int, fix: str) -> Vector:

@@ -17,6 +17,7 @@ from assay.cli import (
     envs,
     equilibria,
     evaluate,
+    explain,
     export,
     league,
     output,
@@ -73,6 +74,7 @@ app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
 app.command("diagnose")(diagnose.diagnose)
 app.add_typer(test.app, name="test")
+app.command("explain")(explain.explain)
 app.add_typer(league.app, name="league")
 app.add_typer(runs.app, name="runs")
 app.command("algorithms")(algorithms.algorithms)

@@ -232,17 +232,10 @@ def _row(result: dict[str, Any]) -> tuple[Any, ...]:
 
 def _film(run: Run, seed: int, video_format: str, settings: dict[str, Any]) -> Path:
     """Record a video of the first episode."""
-    from assay.api import load
-    from assay.envs.make import make_env
+    from assay.agents import drawable, load
     from assay.evaluation.video import record
 
     agent, config = load(run.path, settings=settings), run.config
-
-    def make(render_mode: str) -> Any:
-        settings = {**config.run.env_kwargs, "render_mode": render_mode}
-        limit = config.run.max_episode_steps
-        return make_env(config.env, env_kwargs=settings, max_episode_steps=limit)
-
     name = f"{agent.clock.count:012d}-seed{seed}.{video_format.lower()}"
     place, wrappers = run.directory.videos_path / name, config.run.wrappers
-    return record(agent.policy, make, place, seed=seed, wrappers=wrappers).path
+    return record(agent.policy, drawable(config), place, seed=seed, wrappers=wrappers).path

@@ -1,4 +1,4 @@
-"""`assay plot`: draw learning curves, or what a world model predicts."""
+"""`assay plot`: draw learning curves, runs side by side, or what a world model predicts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from assay.cli.find_run import locate
 from assay.cli.shared_options import RunsRoot
 from assay.core.errors import ConfigError
 
-_METRIC, _FILE = "eval/return_mean", Path("plot.png")
+_METRIC, _FILE, _FILM = "eval/return_mean", Path("plot.png"), Path("video.gif")
+_MOST_BESIDE = 4
 Kind = Literal["curves", "profiles", "improvement", "ranks"]
 
 
 def plot(
     runs: list[str] = typer.Argument(..., metavar="RUN_OR_GROUP...", help="What to draw."),
     metric: str = typer.Option(_METRIC, "--metric", help="Any logged metric."),
-    out: Path = typer.Option(_FILE, "--out", help="A .png or .svg file."),
+    out: Path = typer.Option(
+        _FILE, "--out", help="A .png or .svg file; of a video a .gif or .mp4 (video.gif)."
+    ),
     kind: Kind = typer.Option(
         "curves", "--kind", help="Learning curves, or a drawing of one score per run."
     ),
@@ -30,6 +33,11 @@ def plot(
     imagination: bool = typer.Option(
         False, "--imagination", help="Draw what a world model predicts, to RUN/imagination."
     ),
+    video: bool = typer.Option(
+        False, "--video", help="Film the agents of two runs (up to four) side by side."
+    ),
+    episodes: int = typer.Option(None, "--episodes", help="Of a video. [default: 1]"),
+    seed: int = typer.Option(None, "--seed", help="Of a video. [default: 0]"),
     root: RunsRoot = None,
 ) -> None:
     """Draw learning curves: the IQM over seeds, with its interval.
@@ -41,14 +49,21 @@ def plot(
     With --imagination, play episodes with the agents of runs of dreamerv3 that see images, and draw
     what their models make of them: reconstructions, predictions from the actions alone, and how the
     model would go on.
+
+    With --video, play episodes with the agents of two runs from the same seeds, side by side.
     """
+    drawn = {"--metric": metric != _METRIC, "--text": text, "--kind": kind != "curves"}
+    drawn |= {"--at": at != "final"}
+    filmed = {"--episodes": episodes is not None, "--seed": seed is not None}
     if imagination:
-        given = {"--metric": metric != _METRIC, "--out": out != _FILE, "--text": text}
-        given |= {"--kind": kind != "curves"}
-        for name in (name for name, changed in given.items() if changed):
-            raise ConfigError(f"{name} has no meaning with --imagination.", f"Leave out {name}.")
+        _refuse(drawn | filmed | {"--out": out != _FILE, "--video": video}, "with --imagination")
         _imagine(runs, root)
         return
+    if video:
+        _refuse(drawn, "with --video")
+        _film(runs, _FILM if out == _FILE else out, episodes or 1, seed or 0, root)
+        return
+    _refuse(filmed, "without --video")
     from assay.evaluation.plots import plot_curves, read_curves, read_unit, text_chart
 
     paths = [locate(run, root) for run in runs]
@@ -66,6 +81,39 @@ def plot(
         output.say(text_chart(curves, unit=unit))
         return
     output.say(f"Plot: {plot_curves(curves, metric, out, unit=unit)}")
+
+
+def _refuse(given: dict[str, bool], where: str) -> None:
+    for name in (name for name, changed in given.items() if changed):
+        raise ConfigError(f"{name} has no meaning {where}.", f"Leave out {name}.")
+
+
+def _film(runs: list[str], out: Path, episodes: int, seed: int, root: Path | None) -> None:
+    from assay.agents import drawable, load
+    from assay.evaluation.video import record_beside
+    from assay.loops.config import RunConfig
+    from assay.runs.directory import group_runs
+
+    if not 2 <= len(runs) <= _MOST_BESIDE:
+        raise ConfigError(
+            f"--video: {len(runs)} runs; expected two to {_MOST_BESIDE}.",
+            "Give the runs that are to be seen side by side.",
+        )
+    agents = []
+    for run in runs:
+        first, *rest = group_runs(locate(run, root))
+        if rest:
+            raise ConfigError(
+                f"--video: '{run}' is a group of {len(rest) + 1} runs.",
+                f"Give one of them, for example {run}/{first.path.name}.",
+            )
+        config, agent = RunConfig.from_dict(first.config), load(first.path)
+        agents.append((run, agent.policy, drawable(config), config.run.wrappers))
+    films = record_beside(agents, out, seed=seed, episodes=episodes)
+    for run, film in zip(runs, films, strict=True):
+        returns = ", ".join(f"{one:g}" for one in film.returns)
+        output.say(f"{run}: return {returns} in {sum(film.lengths)} steps")
+    output.say(f"Video: {out}")
 
 
 def _imagine(runs: list[str], root: Path | None) -> None:

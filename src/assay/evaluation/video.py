@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ Write = Callable[[Frame], None]
 
 _DEFAULT_FPS = 30
 _TINY, _VISIBLE = 32, 160  # pixels of the longer side
+_TITLE, _GAP = 20, 4  # pixels above and between pictures that stand side by side
 # GIFs count in hundredths of a second, and viewers slow down frames of less than two.
 _SHORTEST_DELAY = 2
 
@@ -80,37 +82,163 @@ def record(
         MissingExtraError: MP4 or the environment's rendering needs a package that is not installed.
         RunError: The file cannot be written.
     """
+    _check_numbers(episodes, max_steps, fps)
+    open_writer = _writer_for(path)
+    with _filmed(agent, env, wrappers) as film:
+        rate = fps or film.fps
+        with replacing(path) as draft, open_writer(draft, rate) as write:
+            for k in range(episodes):
+                for frame in film.play(episode_seed(seed, k), max_steps):
+                    write(frame)
+    returns, lengths = zip(*film.played, strict=True)
+    return Recording(path, returns, lengths)
+
+
+def record_beside(
+    agents: Sequence[tuple[str, Agent, str | Callable[..., gym.Env[Any, Any]], Given]],
+    path: Path,
+    *,
+    seed: int,
+    episodes: int = 1,
+    fps: float | None = None,
+    max_steps: int = 1000,
+) -> list[Recording]:
+    """Record agents side by side, from the same seeds, each under its name.
+
+    Frame by frame; an episode that is over stays at its last one, until all are.
+
+    Args:
+        agents: Name, agent, environment and wrappers of each; the last three are those of `record`.
+        path: Where to, ending in `.gif` or `.mp4`.
+        seed: Fixes every episode.
+        episodes: How many, one after the other.
+        fps: Frames per second; by default what the first environment names.
+        max_steps: Where to cut an episode off.
+
+    Raises:
+        ConfigError: As `record`.
+        EnvError: As `record`.
+        MissingExtraError: As `record`.
+        RunError: The file cannot be written.
+    """
+    _check_numbers(episodes, max_steps, fps)
+    open_writer = _writer_for(path)
+    names = [name for name, *_ in agents]
+    with ExitStack() as stack:
+        films = [stack.enter_context(_filmed(*one[1:])) for one in agents]
+        draft = stack.enter_context(replacing(path))
+        write = stack.enter_context(open_writer(draft, fps or films[0].fps))
+        for k in range(episodes):
+            last: list[Frame | None] = [None] * len(films)
+            for row in zip_longest(
+                *(film.play(episode_seed(seed, k), max_steps) for film in films)
+            ):
+                last = [old if new is None else new for old, new in zip(last, row, strict=True)]
+                write(_beside([frame for frame in last if frame is not None], names))
+    return [Recording(path, *zip(*film.played, strict=True)) for film in films]
+
+
+def frames(
+    agent: Agent,
+    env: str | Callable[..., gym.Env[Any, Any]],
+    moments: Iterable[tuple[int, int]],
+    *,
+    seed: int,
+    wrappers: Given = (),
+) -> dict[tuple[int, int], Frame]:
+    """Return pictures of moments (episode, step) of the episodes that `evaluate` plays.
+
+    The others are those of `record`.
+
+    Raises:
+        EnvError: As `record`.
+        MissingExtraError: As `record`.
+    """
+    wanted: dict[int, set[int]] = {}
+    for episode, time in moments:
+        wanted.setdefault(episode, set()).add(time)
+    found = {}
+    with _filmed(agent, env, wrappers) as film:
+        for episode, times in wanted.items():
+            for shot in film.play(episode_seed(seed, episode), max(times) + 1):
+                if film.length in times:  # the last picture of a step is what the agent sees next
+                    found[episode, film.length] = shot
+    return found
+
+
+def _check_numbers(episodes: int, max_steps: int, fps: float | None) -> None:
     for name, value in (("episodes", episodes), ("max_steps", max_steps)):
         if value < 1:
             raise ConfigError(f"{name}={value}: expected at least 1.")
     if fps is not None and fps <= 0:
         raise ConfigError(f"fps={fps}: expected a positive number.")
-    open_writer = _writer_for(path)
+
+
+def _beside(shots: Sequence[Frame], names: Sequence[str]) -> Frame:
+    """Return frames in a row, each under its name."""
+    height = max(len(shot) for shot in shots)
+    columns = []
+    for shot, name in zip(shots, names, strict=True):
+        column = np.zeros((height + _TITLE, shot.shape[1] + _GAP, 3), np.uint8)
+        column[_TITLE : _TITLE + len(shot), : shot.shape[1]] = shot
+        column[:_TITLE] = _title(name, column.shape[1])
+        columns.append(column)
+    return np.concatenate(columns, axis=1)[:, :-_GAP]
+
+
+def _title(name: str, width: int) -> Frame:
+    image: Any = importlib.import_module("PIL.Image")
+    draw: Any = importlib.import_module("PIL.ImageDraw")
+    made = image.new("RGB", (width, _TITLE))
+    pen = draw.Draw(made)
+    while len(name) > 1 and pen.textlength(name) > width - 2 * _GAP:
+        name = name[1:]  # the end of a path tells more than its beginning
+    pen.text((_GAP, _TITLE // 5), name, fill=(255, 255, 255))
+    return np.asarray(made)
+
+
+class _Film:
+    """An agent in an environment that is drawn.
+
+    Attributes:
+        fps: Frames per second, as the environment names them.
+        played: Return and length of each episode, as far as it was played.
+        length: Steps of the running one.
+    """
+
+    def __init__(self, agent: Agent, vector: Any, camera: _Camera) -> None:
+        self.agent, self.vector, self.camera = agent, vector, camera
+        self.fps = float(camera.metadata.get("render_fps") or _DEFAULT_FPS)
+        self.played: list[tuple[float, int]] = []
+        self.length = 0
+
+    def play(self, seed: int, max_steps: int) -> Iterator[Frame]:
+        """Play an episode, and yield every frame from the reset to the end."""
+        agent, camera = self.agent, self.camera
+        camera.rolling, self.length = True, 0
+        obs, carry = self.vector.reset(seed), agent.initial_carry(1)
+        yield from camera.taken()
+        total, over = 0.0, False
+        while not over and self.length < max_steps:
+            action = agent.act(obs, carry, False)
+            actions = clip_to_space(action.action, self.vector.spaces.action)
+            obs, reward, terminated, truncated, _, _ = self.vector.step(actions)
+            carry = rewarded_carry(agent, action.carry, reward)
+            total += float(reward[0])
+            self.length += 1
+            over = bool(terminated[0] or truncated[0])
+            yield from camera.taken()
+        self.played.append((total, self.length))
+
+
+@contextmanager
+def _filmed(
+    agent: Agent, env: str | Callable[..., gym.Env[Any, Any]], wrappers: Given
+) -> Iterator[_Film]:
     with offscreen():
         camera = _Camera(_make_drawable(env))
         with make_vector(camera, 1, training=False, wrappers=wrappers) as vector:
-            rate = fps or float(camera.metadata.get("render_fps") or _DEFAULT_FPS)
-            with replacing(path) as draft, open_writer(draft, rate) as camera.write:
-                played = []
-                for k in range(episodes):
-                    camera.rolling = True
-                    played.append(_play(agent, vector, episode_seed(seed, k), max_steps))
-    returns, lengths = zip(*played, strict=True)
-    return Recording(path, returns, lengths)
-
-
-def _play(agent: Agent, vector: Any, seed: int, max_steps: int) -> tuple[float, int]:
-    obs, carry = vector.reset(seed), agent.initial_carry(1)
-    total, length, over = 0.0, 0, False
-    while not over and length < max_steps:
-        action = agent.act(obs, carry, False)
-        actions = clip_to_space(action.action, vector.spaces.action)
-        obs, reward, terminated, truncated, _, _ = vector.step(actions)
-        carry = rewarded_carry(agent, action.carry, reward)
-        total += float(reward[0])
-        length += 1
-        over = bool(terminated[0] or truncated[0])
-    return total, length
+            yield _Film(agent, vector, camera)
 
 
 class _Camera(gym.Wrapper[Any, Any, Any, Any]):
@@ -123,7 +251,12 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.rolling = False
-        self.write: Write = lambda frame: None
+        self._shots: list[Frame] = []
+
+    def taken(self) -> list[Frame]:
+        """Return the frames since the last call."""
+        shots, self._shots = self._shots, []
+        return shots
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -157,7 +290,7 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
             raise self._cannot_draw(
                 name, f"render() returned {found}, not uint8 [height, width, 3]"
             )
-        self.write(enlarge(image))
+        self._shots.append(enlarge(image))
 
     def _cannot_draw(self, name: str, reason: str) -> EnvError:
         fix = "Make sure that the environment's render() returns an image in the mode 'rgb_array'."

@@ -76,13 +76,20 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, unseen: Tensor) -> Tensor:
         """Return the stream [B, T, H]; `unseen` [B, 1, T, T] is true where a key is hidden."""
-        batch, tokens, width = x.shape
-        parts = self.qkv(self.norm(x)).view(batch, tokens, 3, self.heads, -1)
+        weights, values = self.attention(self.norm(x), unseen)
+        x = x + self.out((weights @ values).transpose(1, 2).reshape(x.shape))
+        return x + self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
+
+    def attention(self, x: Tensor, unseen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how much each token looks at each, [B, heads, T, T], and what these hold.
+
+        `x` [B, T, H] is normalised.
+        """
+        batch, tokens, _ = x.shape
+        parts = self.qkv(x).view(batch, tokens, 3, self.heads, -1)
         q, k, v = parts.permute(2, 0, 3, 1, 4)  # [B, heads, T, H / heads]
         score = (q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])).masked_fill(unseen, _UNSEEN)
-        mixed = (score.softmax(-1) @ v).transpose(1, 2).reshape(batch, tokens, width)
-        x = x + self.out(mixed)
-        return x + self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
+        return score.softmax(-1), v
 
 
 class ContextWindow(nn.Module):

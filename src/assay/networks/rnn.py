@@ -147,7 +147,7 @@ class Transformer(Memory):
             )
         self.in_features, self.out_features, self.context = features, size, context
         self.project = initialise(nn.Linear(features, size), 1.0)
-        self.blocks = nn.ModuleList(_Block(size, heads, context) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(size, heads, context) for _ in range(layers))
 
     def initial(self, n: int) -> dict[str, np.ndarray]:
         """Return an empty memory."""
@@ -188,7 +188,7 @@ class Transformer(Memory):
         return (outside | other).unsqueeze(1)
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
     """One layer of the transformer: attention and an MLP, each normalised before, gated after."""
 
     def __init__(self, size: int, heads: int, context: int) -> None:
@@ -212,7 +212,11 @@ class _Block(nn.Module):
         hidden = F.relu(self.mlp_in(self.mlp_norm(x)))
         return self.mlp_gate(x, F.relu(self.mlp_out(hidden)))
 
-    def _attend(self, seen: Tensor, unseen: Tensor) -> Tensor:
+    def attention(self, seen: Tensor, unseen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how much each query looks at each key, and what the keys hold.
+
+        [B, heads, T, context + T] and [B, heads, context + T, width]; `seen` is normalised.
+        """
         batch, keys, size = seen.shape
         steps, width = keys - self.context, size // self.heads
         q = self.query(seen[:, self.context :]).view(batch, steps, self.heads, width)
@@ -222,8 +226,12 @@ class _Block(nn.Module):
         score = (q + self.content_bias) @ k.permute(0, 2, 3, 1)
         score = score + self._shift((q + self.position_bias) @ self.position.transpose(1, 2))
         score = (score / math.sqrt(width)).masked_fill(unseen, _UNSEEN)
-        mixed = score.softmax(-1) @ v.transpose(1, 2)
-        return self.out(mixed.transpose(1, 2).reshape(batch, steps, size))
+        return score.softmax(-1), v.transpose(1, 2)
+
+    def _attend(self, seen: Tensor, unseen: Tensor) -> Tensor:
+        weights, values = self.attention(seen, unseen)
+        mixed = weights @ values
+        return self.out(mixed.transpose(1, 2).reshape(len(seen), mixed.shape[2], -1))
 
     def _shift(self, by_place: Tensor) -> Tensor:
         """Move query t's scores by t: [B, heads, T, context + 1] -> [B, heads, T, context + T].

@@ -1,0 +1,1 @@
+"""Why a run acts as it does: what it looks at, what it remembers, what it expects."""
