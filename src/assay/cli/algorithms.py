@@ -44,6 +44,7 @@ def _facts(cls: Any) -> dict[str, Any]:
         "loop": spec.loop,
         "actions": list(spec.actions),
         "paper": spec.paper,
+        "traits": list(spec.traits),
         "presets": _presets(spec.name),
         "hyperparameters": _settings(cls.Hyperparameters),
         "run_settings": _settings(settings_model(cls)),
@@ -73,7 +74,7 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
 
 def _show(facts: dict[str, Any]) -> None:
     output.say(f"{facts['name']}: {facts['summary']}")
-    for key in ("family", "loop", "actions", "paper", "presets"):
+    for key in ("family", "loop", "actions", "traits", "paper", "presets"):
         value = facts[key]
         output.say(f"{key + ':':<10}{', '.join(value) if isinstance(value, list) else value}")
     for title, key in (("Hyperparameters", "hyperparameters"), ("Run settings", "run_settings")):
