@@ -34,6 +34,7 @@ def algorithms(
 
 
 def _facts(cls: Any) -> dict[str, Any]:
+    from assay.core.presets import presets
     from assay.loops.run_settings import settings_model
 
     spec = cls.spec
@@ -45,7 +46,7 @@ def _facts(cls: Any) -> dict[str, Any]:
         "actions": list(spec.actions),
         "paper": spec.paper,
         "traits": list(spec.traits),
-        "presets": _presets(spec.name),
+        "presets": list(presets(spec.name)),
         "hyperparameters": _settings(cls.Hyperparameters),
         "run_settings": _settings(settings_model(cls)),
     }
@@ -56,16 +57,6 @@ def _settings(model: Any) -> dict[str, dict[str, Any]]:
         key: {"type": kind, "default": output.plain(default), "meaning": meaning}
         for key, (kind, default, meaning) in model.meanings().items()
     }
-
-
-def _presets(name: str) -> list[str]:
-    """Return the environments that the algorithm has presets for."""
-    import importlib.resources
-
-    import yaml
-
-    source = importlib.resources.files("assay.presets").joinpath(f"{name}.yaml")
-    return list(yaml.safe_load(source.read_text()) or {}) if source.is_file() else []
 
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
