@@ -102,8 +102,6 @@ def test_an_unknown_trait_names_the_nearest() -> None:
         )
 
 
-def test_facts_that_are_not_literals_are_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry, "_registered", lambda node: None)
+def test_facts_that_are_not_literals_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_facts_in", lambda path, changed: None)
     assert registry.spec_of("ppo") == registry.get("ppo").spec

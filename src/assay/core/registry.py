@@ -34,6 +34,7 @@ TRAITS = {
     "frugal": "it needs few environment steps, at much computing for each",
     "hindsight": "it can relabel goals in hindsight",
     "lag": "it corrects for actors that lag behind",
+    "levels": "it learns levels that decide at different intervals",
     "memory": "it acts on what it remembers",
     "novelty": "it can reward what is new",
     "recorded": "it learns from recorded data and an environment in one run",
@@ -180,11 +181,20 @@ def spec_of(name: str) -> AlgorithmSpec:
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None or not found.origin.endswith(".py"):
         return get(name).spec  # type: ignore[no-any-return]
-    for node in ast.walk(ast.parse(Path(found.origin).read_text(encoding="utf-8"))):
+    facts = _facts_in(found.origin, Path(found.origin).stat().st_mtime_ns)
+    if facts is None:
+        return get(name).spec  # type: ignore[no-any-return]
+    return AlgorithmSpec(name=module.rpartition(".")[2], **facts)
+
+
+@functools.lru_cache(maxsize=256)
+def _facts_in(path: str, changed: int) -> dict[str, Any] | None:
+    """Return what a module registers; `changed` tells versions of the file apart."""
+    for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
         facts = _registered(node) if isinstance(node, ast.ClassDef) else None
         if facts is not None:
-            return AlgorithmSpec(name=module.rpartition(".")[2], **facts)
-    return get(name).spec  # type: ignore[no-any-return]
+            return facts
+    return None
 
 
 def _registered(node: ast.ClassDef) -> dict[str, Any] | None:

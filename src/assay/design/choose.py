@@ -127,6 +127,8 @@ def _reasons(spec: AlgorithmSpec, facts: Facts, problem: Problem) -> Reasons:
     yield from _data(spec, facts, problem)
     yield from _imitation(spec, facts, problem)
     yield from _team(spec, facts, problem)
+    if problem.hierarchy is not None and "levels" in spec.traits:
+        yield 6, TRAITS["levels"]
     rollout = problem.architecture.rollout if problem.architecture is not None else None
     if rollout is not None and rollout.lag:
         if "lag" in spec.traits:

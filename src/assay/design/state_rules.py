@@ -125,7 +125,8 @@ def unbounded(state: State, problem: Problem) -> Hits:
     """A vector has no bounds and is not normalised by statistics."""
     for place, entry in _each(state):
         open_ended = not limits(entry.low) or not limits(entry.high)
-        if entry.kind == "vector" and open_ended and entry.normalise != "running":
+        seen = entry.kind == "vector" and not entry.privileged
+        if seen and open_ended and entry.normalise != "running":
             yield place, f"'{entry.name}' has no bounds and normalise is {entry.normalise}"
 
 
