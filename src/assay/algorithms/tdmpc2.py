@@ -57,12 +57,9 @@ MANY_ACTIONS = 20  # dimensions from which on plans take two iterations more
 
 
 @register(
-    loop="off_policy",
-    actions=("Box",),
-    family="model-based",
-    paper="arXiv:2310.16828",
+    loop="off_policy", actions=("Box",), family="model-based", paper="arXiv:2310.16828",
     traits=("frugal",),
-)
+)  # fmt: skip
 class TDMPC2(Algorithm):
     """Planning in a learned latent model. For continuous control with few steps; costs compute."""
 

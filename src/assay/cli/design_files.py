@@ -128,8 +128,10 @@ def train_there(out: Path, *, as_json: bool) -> None:
         os.chdir(out)
     except OSError as error:
         raise RunError(f"Cannot enter '{out}': {error.strerror}.") from None
-    options = dict.fromkeys(("algorithm", "env", "seed", "seeds", "name", "device", "root", "jobs"))
-    train(  # type: ignore[arg-type]
+    options: dict[str, Any] = dict.fromkeys(
+        ("algorithm", "env", "seed", "seeds", "name", "device", "root", "jobs")
+    )
+    train(
         **options,
         settings=[],
         config=Path("config.yaml"),
