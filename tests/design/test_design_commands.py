@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
@@ -236,8 +237,11 @@ class TestChoose:
 @pytest.fixture
 def forget() -> Iterator[None]:
     """Forget the packages that a test wrote."""
-    before = set(sys.modules)
+    before, path, registered = set(sys.modules), list(sys.path), set(gym.registry)
     yield
+    sys.path[:] = path
+    for name in set(gym.registry) - registered:
+        del gym.registry[name]
     for name in set(sys.modules) - before:
         if name.partition(".")[0].endswith("_env"):
             del sys.modules[name]

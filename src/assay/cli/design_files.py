@@ -44,7 +44,7 @@ def write_blueprint(file: Path, out: Path, algorithm: str | None) -> Blueprint:
     draft = make_draft(document.problem, document.text, choice, known)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+        aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent.resolve()))
     except OSError as error:
         raise run_error(error, f"write '{out}'") from None
     try:
