@@ -38,6 +38,7 @@ SPEED_FILES = tuple(
     ROOT / "evidence" / f"{name}.json"
     for name in dict.fromkeys(race.file for race in RACES.values())
 )
+MEASURED = ROOT.parent / "src" / "assay" / "design" / "evidence.json"  # what is shipped of it
 PRIORITIES = ROOT / "evidence" / "priorities.json"
 MEMORY = ROOT / "evidence" / "memory.json"
 PHASES = ROOT / "evidence" / "phases.md"
@@ -240,6 +241,26 @@ def read_learning(path: Path) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError) as error:
         raise refuse(f"a field is missing or malformed ({error})") from None
     return content
+
+
+def measured(directory: Path = LEARNING) -> dict[str, Any]:
+    """Return what `assay design choose` says about steps and cost, by case.
+
+    Cases that show what does not work are left out.
+    """
+    rows = {}
+    for path in sorted(directory.glob("*.json")):
+        content = read_learning(path)
+        if not content["passed"] or content["goal"].startswith("<"):
+            continue
+        seconds = plain.median(entry["train_seconds"] for entry in content["seeds"])
+        names = ("algorithm", "env", "env_steps", "goal", "iqm")
+        rows[content["case"]] = {
+            **{name: content[name] for name in names},
+            "seeds": len(content["seeds"]),
+            "seconds": round(seconds, 1),
+        }
+    return {"schema": SCHEMA, "cases": rows}
 
 
 def _shared_config(config: Mapping[str, Any]) -> dict[str, Any]:

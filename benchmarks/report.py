@@ -506,6 +506,11 @@ def check() -> list[str]:
         path = evidence.LEARNING / f"{case.name}.json"
         if path.exists() and (names := stale(case, evidence.read_learning(path))):
             wrong.append(f"{case.name}: the preset changed ({', '.join(names)}); measure again")
+    if (
+        not evidence.MEASURED.exists()
+        or evidence.read_json(evidence.MEASURED) != evidence.measured()
+    ):
+        wrong.append(f"{evidence.MEASURED.name} of assay.design is out of date")
     return wrong
 
 
@@ -523,6 +528,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(wrong) or "All tables agree with the evidence.")
         return 1 if wrong else 0
     write_blocks()
+    evidence.write_json(evidence.MEASURED, evidence.measured())
     return 0
 
 

@@ -93,6 +93,7 @@ def algorithm_files() -> list[Path]:
     "name",
     [
         "assay.core",
+        "assay.design",
         "assay.diagnosis",
         "assay.runs",
         "assay.policies.model_file",

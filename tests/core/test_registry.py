@@ -75,3 +75,33 @@ class TestNamedByItsPlace:
     def test_a_wrong_name_is_explained(self, name: str, words: str) -> None:
         with pytest.raises(ConfigError, match=words):
             registry.get(name)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_the_facts_about_an_algorithm_are_read_without_importing_it(name: str) -> None:
+    cls = registry.get(name)
+    assert registry.spec_of(name) == cls.spec
+
+
+@pytest.mark.parametrize("name", sorted(registry.built_in()))
+def test_traits_are_what_the_algorithm_can_do(name: str) -> None:
+    cls = registry.get(name)
+    fields, traits = cls.Hyperparameters.model_fields, cls.spec.traits
+    settings = {"hindsight": "her", "novelty": "rnd", "risk": "cvar"}
+    for trait, setting in settings.items():
+        assert (trait in traits) == (setting in fields), trait
+    assert ("recorded" in traits) == cls.takes_both
+    assert ("rules" in traits) == (cls.plays_itself or cls.spec.loop == "game")
+    assert "memory" in traits or "memory" not in fields
+
+
+def test_an_unknown_trait_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'memory'"):
+        registry.register(loop="offline", actions=(), family="value", paper="", traits=("memroy",))(
+            type("Some", (), {"__doc__": "Something."})
+        )
+
+
+def test_facts_that_are_not_literals_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_facts_in", lambda path, changed: None)
+    assert registry.spec_of("ppo") == registry.get("ppo").spec

@@ -12,7 +12,7 @@ import yaml
 from gymnasium.spaces import Box, Discrete
 
 import assay.presets
-from assay.core import registry
+from assay.core import presets, registry
 from assay.core.errors import ConfigError
 from assay.core.types import Spaces
 from assay.envs.make import look_at
@@ -38,7 +38,7 @@ PRESETS = {
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let presets be read from a directory of the test."""
-    monkeypatch.setattr(config.importlib.resources, "files", lambda package: tmp_path)  # type: ignore[attr-defined]
+    monkeypatch.setattr(presets.importlib.resources, "files", lambda package: tmp_path)  # type: ignore[attr-defined]
     return tmp_path
 
 

@@ -40,6 +40,7 @@ from assay.policies.heads import StochasticHead
     actions=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
     family="policy-gradient",
     paper="arXiv:1602.01783",
+    traits=("baseline",),
 )
 class A2C(Algorithm):
     """Advantage actor-critic, one update per short rollout. The simplest baseline that learns."""

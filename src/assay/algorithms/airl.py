@@ -49,6 +49,7 @@ from assay.policies.heads import StochasticHead
     family="imitation",
     paper="arXiv:1710.11248",
     expert="episodes",
+    traits=("reward",),
 )
 class AIRL(Algorithm):
     """Learn the reward behind episodes, and imitate them. For a reward that is used elsewhere."""

@@ -39,7 +39,13 @@ from assay.optim.update import Objective
 from assay.policies.search import SearchOptions, SearchPolicy
 
 
-@register(loop="off_policy", actions=("Discrete",), family="search", paper="arXiv:1712.01815")
+@register(
+    loop="off_policy",
+    actions=("Discrete",),
+    family="search",
+    paper="arXiv:1712.01815",
+    traits=("rules",),
+)
 class AlphaZero(Algorithm):
     """Tree search with a learned prior and value, by self-play. For board games of known rules."""
 

@@ -35,6 +35,7 @@ from assay.optim.update import Objective
     actions=("Discrete", "Box"),
     family="imitation",
     paper="doi:10.1162/neco.1991.3.1.88",
+    traits=("baseline", "recorded"),
 )
 class BC(Algorithm):
     """Do what the data did. The baseline of offline learning; first choice for expert data."""

@@ -32,6 +32,7 @@ from assay.policies.strategy_table import StrategyTable, TablePolicy
     actions=("Discrete",),
     family="game",
     paper="Zinkevich et al. 2007; arXiv:1407.5042 (CFR+)",
+    traits=("rules",),
 )
 class CFR(Algorithm):
     """Solve a small game: both sides learn from regret until neither can be exploited."""

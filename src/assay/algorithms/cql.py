@@ -45,6 +45,7 @@ _OF_BOX = ("samples", "actor_lr", "alpha", "alpha_init", "alpha_lr", "target_ent
     actions=("Box", "Discrete"),
     family="actor-critic",
     paper="arXiv:2006.04779",
+    traits=("recorded",),
 )
 class CQL(Algorithm):
     """Critics that distrust what the data does not show. For narrow data; slower than IQL."""

@@ -70,7 +70,13 @@ class NormalisedCritics(nn.Module):
         return torch.stack([member(x).squeeze(1) for member in self.members])
 
 
-@register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:1902.05605")
+@register(
+    loop="off_policy",
+    actions=("Box",),
+    family="actor-critic",
+    paper="arXiv:1902.05605",
+    traits=("frugal", "hindsight"),
+)
 class CrossQ(Algorithm):
     """SAC with batch norm and no target networks. Needs few steps, at one update per step."""
 

@@ -36,7 +36,13 @@ from assay.optim.update import Objective, Polyak
 from assay.policies.heads import DeterministicHead
 
 
-@register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:1509.02971")
+@register(
+    loop="off_policy",
+    actions=("Box",),
+    family="actor-critic",
+    paper="arXiv:1509.02971",
+    traits=("baseline", "hindsight"),
+)
 class DDPG(Algorithm):
     """Deterministic actor-critic with one critic. A baseline; TD3 is the better choice."""
 

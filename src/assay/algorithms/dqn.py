@@ -37,7 +37,13 @@ from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
 
 
-@register(loop="off_policy", actions=("Discrete",), family="value", paper="doi:10.1038/nature14236")
+@register(
+    loop="off_policy",
+    actions=("Discrete",),
+    family="value",
+    paper="doi:10.1038/nature14236",
+    traits=("baseline", "hindsight", "novelty"),
+)
 class DQN(Algorithm):
     """Q-learning from a replay. The baseline for discrete actions; extensions are options."""
 

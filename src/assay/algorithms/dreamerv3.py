@@ -86,7 +86,11 @@ SIZES = {
 
 
 @register(
-    loop="off_policy", actions=("Discrete", "Box"), family="model-based", paper="arXiv:2301.04104"
+    loop="off_policy",
+    actions=("Discrete", "Box"),
+    family="model-based",
+    paper="arXiv:2301.04104",
+    traits=("memory", "frugal", "first"),
 )
 class DreamerV3(Algorithm):
     """Learn a world model and behave by imagining. For few steps, images and partial views."""

@@ -35,6 +35,7 @@ from assay.policies.heads import DeterministicHead, GreedyHead, Head
     actions=("Box", "Discrete"),
     family="imitation",
     paper="arXiv:2106.01345",
+    traits=("memory", "returns"),
 )
 class DT(Algorithm):
     """Imitation given a return: ask for a high one. For data of mixed quality with long returns."""

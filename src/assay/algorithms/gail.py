@@ -51,6 +51,7 @@ from assay.policies.heads import StochasticHead
     family="imitation",
     paper="arXiv:1606.03476",
     expert="episodes",
+    traits=("first",),
 )
 class GAIL(Algorithm):
     """Imitate episodes by fooling a discriminator. For few demonstrations and cheap steps."""

@@ -49,6 +49,7 @@ from assay.policies.heads import StochasticHead
     actions=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
     family="policy-gradient",
     paper="arXiv:1802.01561",
+    traits=("lag",),
 )
 class IMPALA(Algorithm):
     """Actor-critic with V-trace. For actors whose policy lags behind the learner's."""

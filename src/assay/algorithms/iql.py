@@ -43,6 +43,7 @@ _LOG_STD = (-5.0, 2.0)  # in units of the action scale
     actions=("Box", "Discrete"),
     family="actor-critic",
     paper="arXiv:2110.06169",
+    traits=("first", "recorded"),
 )
 class IQL(Algorithm):
     """Values within the data, then weighted imitation. First choice for data of mixed quality."""

@@ -46,7 +46,13 @@ from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
 
 
-@register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1806.06923")
+@register(
+    loop="off_policy",
+    actions=("Discrete",),
+    family="value",
+    paper="arXiv:1806.06923",
+    traits=("risk",),
+)
 class IQN(Algorithm):
     """DQN that learns sampled quantiles of the return. For risk-sensitive choices (CVaR)."""
 

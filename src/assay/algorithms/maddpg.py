@@ -66,6 +66,7 @@ from assay.policies.team import Crew, Sharing, TeamPolicy, make_crews, team_of
     family="multi-agent",
     paper="arXiv:1706.02275",
     agents="many",
+    traits=("central",),
 )
 class MADDPG(Algorithm):
     """DDPG whose critics see all agents. For Box actions, rivals, and few samples."""

@@ -91,6 +91,7 @@ class CentralActorCritic(nn.Module):
     family="multi-agent",
     paper="arXiv:2103.01955",
     agents="many",
+    traits=("central",),
 )
 class MAPPO(Algorithm):
     """PPO with a critic that sees the whole. For teams, where acting takes little information."""

@@ -46,7 +46,13 @@ from assay.optim.update import Objective
 from assay.policies.heads import SquashedHead
 
 
-@register(loop="off_policy", actions=("Box",), family="model-based", paper="arXiv:1906.08253")
+@register(
+    loop="off_policy",
+    actions=("Box",),
+    family="model-based",
+    paper="arXiv:1906.08253",
+    traits=("frugal", "vectors"),
+)
 class MBPO(Algorithm):
     """SAC on imagined transitions. Needs few real steps, and much computing for each."""
 

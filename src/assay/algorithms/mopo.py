@@ -37,7 +37,13 @@ from assay.optim.update import Objective
 from assay.policies.heads import SquashedHead
 
 
-@register(loop="offline", actions=("Box",), family="model-based", paper="arXiv:2005.13239")
+@register(
+    loop="offline",
+    actions=("Box",),
+    family="model-based",
+    paper="arXiv:2005.13239",
+    traits=("vectors",),
+)
 class MOPO(Algorithm):
     """SAC in a model of the data that is punished where the model is unsure. Can leave the data."""
 

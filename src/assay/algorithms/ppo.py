@@ -47,6 +47,7 @@ from assay.policies.heads import StochasticHead
     actions=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
     family="policy-gradient",
     paper="arXiv:1707.06347",
+    traits=("first", "novelty"),
 )
 class PPO(Algorithm):
     """Clipped policy gradient on fresh rollouts. First choice where steps are cheap."""

@@ -40,6 +40,7 @@ from assay.policies.team import TeamPolicy, make_crews, team_of
     family="multi-agent",
     paper="arXiv:1803.11485",
     agents="many",
+    traits=("central", "first", "team"),
 )
 class QMIX(Algorithm):
     """Values of a team that rise with those of each agent. For teams with one goal."""

@@ -38,7 +38,13 @@ from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
 
 
-@register(loop="off_policy", actions=("Discrete",), family="value", paper="arXiv:1710.10044")
+@register(
+    loop="off_policy",
+    actions=("Discrete",),
+    family="value",
+    paper="arXiv:1710.10044",
+    traits=("first",),
+)
 class QRDQN(Algorithm):
     """DQN that learns quantiles of the return. First choice for discrete actions with replay."""
 

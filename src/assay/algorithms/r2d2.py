@@ -73,6 +73,7 @@ LONGEST_COMPILED = 16  # steps: unrolled code grows with them, and so does the t
 @register(
     loop="off_policy", actions=("Discrete",), family="value",
     paper="https://openreview.net/forum?id=r1lyTjAqYX",
+    traits=("memory",),
 )  # fmt: skip
 class R2D2(Algorithm):
     """Recurrent Q-learning from replayed sequences. For partially observable tasks."""

@@ -34,7 +34,13 @@ from assay.policies.heads import DeterministicHead
 _SMALLEST = 1e-8  # of mean |Q|, which is 0 only where nothing was learned
 
 
-@register(loop="offline", actions=("Box",), family="actor-critic", paper="arXiv:2305.09836")
+@register(
+    loop="offline",
+    actions=("Box",),
+    family="actor-critic",
+    paper="arXiv:2305.09836",
+    traits=("recorded",),
+)
 class ReBRAC(Algorithm):
     """TD3+BC with a penalty in the critics too. Strong offline, with two weights to tune."""
 

@@ -41,6 +41,7 @@ from assay.policies.heads import StochasticHead
     actions=("Discrete", "MultiDiscrete", "MultiBinary", "Box"),
     family="policy-gradient",
     paper="arXiv:1707.06347",
+    traits=("memory", "first"),
 )
 class RecurrentPPO(Algorithm):
     """PPO with an LSTM, GRU or transformer. For partially observable tasks."""

@@ -45,7 +45,13 @@ from assay.optim.update import Objective, Polyak
 from assay.policies.heads import SquashedHead
 
 
-@register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:2101.05982")
+@register(
+    loop="off_policy",
+    actions=("Box",),
+    family="actor-critic",
+    paper="arXiv:2101.05982",
+    traits=("frugal", "hindsight", "recorded"),
+)
 class REDQ(Algorithm):
     """SAC with ten critics and many updates per step. For expensive environment steps."""
 

@@ -49,6 +49,7 @@ from assay.policies.heads import Head, SquashedHead, StochasticHead
     actions=("Box", "Discrete"),
     family="actor-critic",
     paper="arXiv:1812.05905",
+    traits=("first", "hindsight", "recorded"),
 )
 class SAC(Algorithm):
     """Maximum-entropy actor-critic. First choice for continuous actions; little to tune."""

@@ -36,7 +36,13 @@ from assay.networks.mlp import mlp
 from assay.policies.heads import DeterministicHead
 
 
-@register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:1802.09477")
+@register(
+    loop="off_policy",
+    actions=("Box",),
+    family="actor-critic",
+    paper="arXiv:1802.09477",
+    traits=("hindsight",),
+)
 class TD3(Algorithm):
     """Deterministic actor-critic: clipped double-Q targets, delayed updates. Cheaper than SAC."""
 

@@ -33,7 +33,13 @@ from assay.policies.heads import DeterministicHead
 _SMALLEST = 1e-8  # of mean |Q|, which is 0 only where nothing was learned
 
 
-@register(loop="offline", actions=("Box",), family="actor-critic", paper="arXiv:2106.06860")
+@register(
+    loop="offline",
+    actions=("Box",),
+    family="actor-critic",
+    paper="arXiv:2106.06860",
+    traits=("recorded",),
+)
 class TD3BC(Algorithm):
     """TD3 that stays near recorded actions. Simple and fast; for data of decent quality."""
 

@@ -56,7 +56,10 @@ EPISODE_SHARE = 5  # by default the horizon of the discount is an episode's leng
 MANY_ACTIONS = 20  # dimensions from which on plans take two iterations more
 
 
-@register(loop="off_policy", actions=("Box",), family="model-based", paper="arXiv:2310.16828")
+@register(
+    loop="off_policy", actions=("Box",), family="model-based", paper="arXiv:2310.16828",
+    traits=("frugal",),
+)  # fmt: skip
 class TDMPC2(Algorithm):
     """Planning in a learned latent model. For continuous control with few steps; costs compute."""
 

@@ -72,7 +72,13 @@ class QuantileCritic(nn.Module):
         return self.members(torch.cat([self.encoder(obs), flat], dim=1))
 
 
-@register(loop="off_policy", actions=("Box",), family="actor-critic", paper="arXiv:2005.04269")
+@register(
+    loop="off_policy",
+    actions=("Box",),
+    family="actor-critic",
+    paper="arXiv:2005.04269",
+    traits=("hindsight",),
+)
 class TQC(Algorithm):
     """SAC with truncated quantile critics. Often better than SAC, at a higher cost per update."""
 

@@ -36,6 +36,7 @@ from assay.policies.team import TeamPolicy, make_crews
     family="multi-agent",
     paper="arXiv:1706.05296",
     agents="many",
+    traits=("baseline", "central", "team"),
 )
 class VDN(Algorithm):
     """Values of a team that are the sum of those of each agent. The baseline of QMIX."""

@@ -34,6 +34,7 @@ def algorithms(
 
 
 def _facts(cls: Any) -> dict[str, Any]:
+    from assay.core.presets import presets
     from assay.loops.run_settings import settings_model
 
     spec = cls.spec
@@ -44,7 +45,8 @@ def _facts(cls: Any) -> dict[str, Any]:
         "loop": spec.loop,
         "actions": list(spec.actions),
         "paper": spec.paper,
-        "presets": _presets(spec.name),
+        "traits": list(spec.traits),
+        "presets": list(presets(spec.name)),
         "hyperparameters": _settings(cls.Hyperparameters),
         "run_settings": _settings(settings_model(cls)),
     }
@@ -57,23 +59,13 @@ def _settings(model: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def _presets(name: str) -> list[str]:
-    """Return the environments that the algorithm has presets for."""
-    import importlib.resources
-
-    import yaml
-
-    source = importlib.resources.files("assay.presets").joinpath(f"{name}.yaml")
-    return list(yaml.safe_load(source.read_text()) or {}) if source.is_file() else []
-
-
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     return facts["name"], facts["summary"], ", ".join(facts["actions"]), facts["paper"]
 
 
 def _show(facts: dict[str, Any]) -> None:
     output.say(f"{facts['name']}: {facts['summary']}")
-    for key in ("family", "loop", "actions", "paper", "presets"):
+    for key in ("family", "loop", "actions", "traits", "paper", "presets"):
         value = facts[key]
         output.say(f"{key + ':':<10}{', '.join(value) if isinstance(value, list) else value}")
     for title, key in (("Hyperparameters", "hyperparameters"), ("Run settings", "run_settings")):

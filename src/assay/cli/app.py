@@ -12,6 +12,7 @@ from assay.cli import (
     compare,
     data,
     demo,
+    design,
     diagnose,
     doctor,
     envs,
@@ -66,6 +67,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(design.app, name="design")
 app.command("train")(train.train)
 app.command("resume")(resume.resume)
 app.command("evaluate")(evaluate.evaluate)

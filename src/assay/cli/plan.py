@@ -171,10 +171,11 @@ def make_plan(
     """
     from assay.algorithms.base import ReplayNeeds
     from assay.buffers.replay import replay_bytes
+    from assay.core.presets import preset
     from assay.data.files import load
     from assay.data.findings import require_valid
     from assay.envs.make import look_at
-    from assay.loops.config import preset, resolve
+    from assay.loops.config import resolve
     from assay.loops.recorded import run_vector
     from assay.loops.run_settings import FineTuneSettings, GameSettings, OfflineSettings
     from assay.loops.training import build_algorithm, choose_device

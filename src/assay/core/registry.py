@@ -7,13 +7,16 @@ installed is named by where it is: `my_package.my_module:MyAlgorithm`.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from assay.core.errors import AssayError, ConfigError, nearest
@@ -23,6 +26,25 @@ Loop = Literal["on_policy", "off_policy", "offline", "game"]
 # What an imitator needs of its expert: recorded episodes, or answers to what it meets.
 Expert = Literal["episodes", "policy"]
 Agents = Literal["one", "many"]  # whom an algorithm trains
+# What distinguishes an algorithm from others of its loop, for who has to choose one.
+TRAITS = {
+    "baseline": "others of its kind improve on it",
+    "central": "in training it sees all agents, or the state of the whole",
+    "first": "the first choice of its kind",
+    "frugal": "it needs few environment steps, at much computing for each",
+    "hindsight": "it can relabel goals in hindsight",
+    "lag": "it corrects for actors that lag behind",
+    "levels": "it learns levels that decide at different intervals",
+    "memory": "it acts on what it remembers",
+    "novelty": "it can reward what is new",
+    "recorded": "it learns from recorded data and an environment in one run",
+    "returns": "it imitates given a return, so that the data must have rewards",
+    "reward": "it finds the reward behind what it imitates",
+    "risk": "it can act by the worst outcomes instead of the mean",
+    "rules": "it asks the rules what actions lead to",
+    "team": "it needs one reward for all agents",
+    "vectors": "observations must be one vector of floats",
+}
 ENTRY_POINTS = "assay.algorithms"
 HELPERS = frozenset({"base", "settings"})  # what algorithms are written with
 _EXPERTS: dict[Loop, Expert] = {"on_policy": "episodes", "off_policy": "policy"}
@@ -40,6 +62,7 @@ class AlgorithmSpec:
     summary: str
     expert: Expert | None = None
     agents: Agents = "one"
+    traits: tuple[str, ...] = ()
 
 
 T = TypeVar("T")
@@ -53,6 +76,7 @@ def register(
     paper: str,
     expert: Expert | None = None,
     agents: Agents = "one",
+    traits: tuple[str, ...] = (),
 ) -> Callable[[type[T]], type[T]]:
     """Attach an `AlgorithmSpec` to an algorithm class.
 
@@ -65,9 +89,11 @@ def register(
             "policy" that says what it would do (off-policy).
         agents: "many" for one that trains the agents of environments that have several; "one"
             for all others.
+        traits: Some of `TRAITS`. Like everything else here they are written as literals, so that
+            `spec_of` can read them without importing the algorithm.
 
     Raises:
-        ConfigError: There is no such loop, or it knows no such expert.
+        ConfigError: There is no such loop or trait, or the loop knows no such expert.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -82,8 +108,14 @@ def register(
                 f"The algorithm '{name}' is registered with loop='{loop}' and expert='{expert}'.",
                 "Episodes are for on_policy, and a policy is for off_policy.",
             )
+        for trait in traits:
+            if trait not in TRAITS:
+                raise ConfigError(
+                    f"The algorithm '{name}' is registered with the trait '{trait}'.",
+                    nearest(trait, TRAITS),
+                )
         summary = (cls.__doc__ or "").strip().splitlines()[0]
-        spec = AlgorithmSpec(name, loop, actions, family, paper, summary, expert, agents)
+        spec = AlgorithmSpec(name, loop, actions, family, paper, summary, expert, agents, traits)
         cls.spec = spec  # type: ignore[attr-defined]
         return cls
 
@@ -123,12 +155,7 @@ def get(name: str) -> Any:
     """
     if ":" in name:
         return _named(name)
-    key = name.lower().replace("-", "_")
-    if key not in _known() and key not in (known := names()):
-        raise ConfigError(
-            f"Unknown algorithm '{name}'. {nearest(name, known)}",
-            "Install the package that brings it, or name it as package.module:Class.",
-        )
+    key = _key(name)
     entry = _third_party(tuple(sys.path)).get(key)
     module = entry.load() if entry else importlib.import_module(f"assay.algorithms.{key}")
     if isinstance(module, type):
@@ -137,6 +164,65 @@ def get(name: str) -> Any:
         if isinstance(value, type) and getattr(getattr(value, "spec", None), "name", None) == key:
             return value
     raise ConfigError(f"The module of algorithm '{name}' registers no algorithm of that name.")
+
+
+def spec_of(name: str) -> AlgorithmSpec:
+    """Return the facts about an algorithm without importing it, and so without torch.
+
+    They are read in its source, from the arguments of `register`. Where they are not literals, the
+    algorithm is imported after all.
+
+    Raises:
+        ConfigError: No algorithm has that name; the nearest one is suggested.
+    """
+    key = _key(name)
+    entry = _third_party(tuple(sys.path)).get(key)
+    module = entry.module if entry else f"assay.algorithms.{key}"
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None or not found.origin.endswith(".py"):
+        return get(name).spec  # type: ignore[no-any-return]
+    facts = _facts_in(found.origin, Path(found.origin).stat().st_mtime_ns)
+    if facts is None:
+        return get(name).spec  # type: ignore[no-any-return]
+    return AlgorithmSpec(name=module.rpartition(".")[2], **facts)
+
+
+@functools.lru_cache(maxsize=256)
+def _facts_in(path: str, changed: int) -> dict[str, Any] | None:
+    """Return what a module registers; `changed` tells versions of the file apart."""
+    for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
+        facts = _registered(node) if isinstance(node, ast.ClassDef) else None
+        if facts is not None:
+            return facts
+    return None
+
+
+def _registered(node: ast.ClassDef) -> dict[str, Any] | None:
+    """Return the arguments of `register` above a class, and its summary."""
+    for call in node.decorator_list:
+        if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "register":
+            summary = (ast.get_docstring(node) or "").partition("\n")[0]
+            try:
+                values = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+            except ValueError:
+                return None
+            return {**values, "summary": summary}
+    return None
+
+
+def _key(name: str) -> str:
+    """Return the name as the registry has it.
+
+    Raises:
+        ConfigError: There is none; the nearest one is suggested.
+    """
+    key = name.lower().replace("-", "_")
+    if key not in _known() and key not in (known := names()):
+        raise ConfigError(
+            f"Unknown algorithm '{name}'. {nearest(name, known)}",
+            "Install the package that brings it, or name it as package.module:Class.",
+        )
+    return key
 
 
 def _named(name: str) -> Any:

@@ -34,22 +34,28 @@ def write_skeleton(name: str, place: Path, actions: Actions = "discrete") -> tup
         ConfigError: The name cannot be that of a package, or is taken.
         RunError: The files cannot be written; none is left behind.
     """
-    _refuse_name(name)
+    title = refuse_name(name)
     target = place / name
     if target.exists() or target.is_symlink():
         raise EnvError(
             f"'{target}' exists already, and nothing was changed.",
             "Choose another name, or another directory with --dir.",
         )
-    title = "".join(part.title() for part in name.split("_") if part)
     words = {"name": name, "title": title, **_ACTIONS[actions]}
+    files = package_files(
+        name,
+        env=Template(_ENV).substitute(words),
+        test=Template(_TEST).substitute(words),
+        limit=50,
+        algorithm=words["algorithm"],
+    )
     try:
         target.mkdir(parents=True)
         try:
-            for path, text in _FILES.items():
-                file = target / path.replace("NAME", name)
+            for path, text in files.items():
+                file = target / path
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(Template(text).substitute(words))
+                file.write_text(text)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
             raise
@@ -58,7 +64,42 @@ def write_skeleton(name: str, place: Path, actions: Actions = "discrete") -> tup
     return target, f"{name}:{title}-v0"
 
 
-def _refuse_name(name: str) -> None:
+def package_files(name: str, *, env: str, test: str, limit: int, algorithm: str) -> dict[str, str]:
+    """Return the files of a package with an environment, by their paths.
+
+    Args:
+        name: Of the package; the environment's class is called the same in its own case.
+        env: The module with the environment.
+        test: The module with its tests.
+        limit: Steps after which episodes are cut.
+        algorithm: What its README trains with.
+    """
+    words = {"name": name, "title": title_of(name), "limit": str(limit), "algorithm": algorithm}
+    return {
+        "pyproject.toml": Template(_PROJECT).substitute(words),
+        "README.md": Template(_README).substitute(words),
+        f"{name}/__init__.py": Template(_INIT).substitute(words),
+        f"{name}/env.py": env,
+        f"tests/test_{name}.py": test,
+    }
+
+
+def title_of(name: str) -> str:
+    """Return the name of a package's class.
+
+    Example:
+        >>> title_of("my_env")
+        'MyEnv'
+    """
+    return "".join(part.title() for part in name.split("_") if part)
+
+
+def refuse_name(name: str) -> str:
+    """Return the name of the class of a package, if there can be one of that name.
+
+    Raises:
+        ConfigError: There cannot, or a module that is installed has it.
+    """
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise ConfigError(
             f"'{name}' cannot be the name of a package.",
@@ -69,6 +110,7 @@ def _refuse_name(name: str) -> None:
             f"'{name}' is the name of a module that is installed, which it would hide.",
             "Choose another name.",
         )
+    return title_of(name)
 
 
 _ACTIONS: dict[Actions, dict[str, str]] = {
@@ -165,7 +207,7 @@ from $name.env import $title
 
 __all__ = ["$title"]
 
-register("$title-v0", entry_point="$name.env:$title", max_episode_steps=50)
+register("$title-v0", entry_point="$name.env:$title", max_episode_steps=$limit)
 '''
 
 _TEST = '''"""Tests of $title: its rules, and that it keeps to Gymnasium's API."""
@@ -269,11 +311,3 @@ registered in `$name/__init__.py`.
 The part before the colon is the package that registers the id. From this directory it works without
 an installation.
 """
-
-_FILES = {
-    "pyproject.toml": _PROJECT,
-    "README.md": _README,
-    "NAME/__init__.py": _INIT,
-    "NAME/env.py": _ENV,
-    "tests/test_NAME.py": _TEST,
-}

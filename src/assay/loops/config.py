@@ -8,16 +8,13 @@ Algorithms that `takes_both` have `data` beside the first, and `env_steps` besid
 
 from __future__ import annotations
 
-import fnmatch
-import importlib.resources
 from collections.abc import Callable, Mapping
 from typing import Any
-
-import yaml
 
 from assay.core import registry
 from assay.core.config import Model, Settings, parse
 from assay.core.errors import ConfigError, nearest
+from assay.core.presets import preset
 from assay.core.types import Problem, Sight
 from assay.envs.recorded import NO_ENV
 from assay.loops.run_settings import (
@@ -107,25 +104,6 @@ class RunConfig(Model):
         if isinstance(run, Mapping):
             values = {**values, "run": parse(model_of(run), run, what=what)}
         return parse(cls, values, what=what)
-
-
-def preset(algorithm: str, env: str) -> dict[str, Any]:
-    """Return the shipped settings for an algorithm on an environment (empty if none).
-
-    Keys of a preset file are environment ids or patterns; an exact id wins over a pattern, and
-    `default` lies under both.
-    """
-    source = importlib.resources.files("assay.presets").joinpath(f"{algorithm}.yaml")
-    if not source.is_file():
-        return {}
-    table: dict[str, dict[str, Any]] = yaml.safe_load(source.read_text()) or {}
-    chosen = dict(table.get("default", {}))
-    if env in table:
-        return chosen | table[env]
-    for pattern, values in table.items():
-        if fnmatch.fnmatchcase(env, pattern):
-            return chosen | values
-    return chosen
 
 
 def _hint(unknown: str, known: set[str]) -> str:

@@ -23,11 +23,12 @@ from assay.core import registry
 from assay.core.config import Model, UnusedSettingError, parse
 from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.images import has_large_images
+from assay.core.presets import preset
 from assay.core.types import Clock, State, tree_leaves
 from assay.envs.space_codec import space_to_state
 from assay.envs.teams import team_to_state
 from assay.loops.background_compile import BackgroundCompile
-from assay.loops.config import RunConfig, preset
+from assay.loops.config import RunConfig
 from assay.loops.events import (
     STOP,
     Callback,

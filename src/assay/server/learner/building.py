@@ -14,9 +14,10 @@ from assay.core import registry, seeding
 from assay.core.config import parse
 from assay.core.errors import ConfigError, SpaceError, nearest
 from assay.core.images import has_images
+from assay.core.presets import preset
 from assay.core.types import Clock, Spaces
 from assay.envs.spaces import ActionMap, ObservationMap
-from assay.loops.config import RunConfig, preset, resolve
+from assay.loops.config import RunConfig, resolve
 from assay.loops.run_settings import OnlineSettings
 from assay.loops.training import build_algorithm
 from assay.networks.custom import BUILT_IN, DEFAULT
