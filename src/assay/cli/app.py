@@ -22,6 +22,7 @@ from assay.cli import (
     output,
     plot,
     predict,
+    prefer,
     resume,
     runs,
     serve,
@@ -77,6 +78,7 @@ app.add_typer(envs.app, name="envs")
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
 app.add_typer(data.app, name="data")
+app.add_typer(prefer.app, name="prefer")
 app.add_typer(study.app, name="study")
 app.add_typer(serve.app, name="serve")
 app.add_typer(server.app, name="server")
