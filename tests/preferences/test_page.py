@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from headless import Browser
 from preference_samples import source
+from typer.testing import CliRunner
 
-from assay.core.errors import DataError
+from assay.cli.app import app
+from assay.core.errors import ConfigError, DataError
 from assay.evaluation.video import redraw
 from assay.preferences.clips import Clips
 from assay.preferences.files import PreferenceSet
@@ -134,6 +136,29 @@ class TestRequests:
         made = LabelPage(found, "ann")
         made.finished.set()
         assert made.state()["pair"]["id"] == "1-1" and made.serve() == 3
+
+    def test_a_port_that_is_taken_is_refused(self, page: LabelPage, found: PreferenceSet) -> None:
+        port = int(page.address.rstrip("/").rpartition(":")[2])
+        with pytest.raises(ConfigError, match=f"port={port}: Address already in use"):
+            LabelPage(found, "ann", port=port)
+
+    def test_the_command_serves_it_until_it_is_finished(
+        self, found: PreferenceSet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        serve = LabelPage.serve
+
+        def answer_all(page: LabelPage) -> int:
+            while (pair := page.state()["pair"]) is not None:
+                page.answer(pair["id"], "left")
+            page.finished.set()
+            return serve(page)
+
+        monkeypatch.setattr(LabelPage, "serve", answer_all)
+        words = ["prefer", "label", str(found.path), "--page", "--annotator", "eve"]
+        done = CliRunner().invoke(app, words)
+        assert "Compare the clips at http://127.0.0.1:" in done.stderr
+        assert "4 new answers, 0 pairs without any" in done.stdout
+        assert "0 new answers" in CliRunner().invoke(app, words).stdout  # nothing is left to ask
 
 
 @pytest.mark.browser

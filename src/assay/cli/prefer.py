@@ -259,12 +259,11 @@ def inspect(source: Set, as_json: AsJson = False) -> None:
     ]
     output.show(output.table(columns, rows))
     if found.agreements:
-        columns = ("annotators", "pairs>", "agree>", "kappa>")
         both = [
             (f"{one.one}, {one.other}", one.pairs, f"{one.share:.0%}", number(one.kappa))
             for one in found.agreements
         ]
-        output.show(output.table(columns, both))
+        output.show(output.table(("annotators", "pairs>", "agree>", "kappa>"), both))
     for flag in found.flags:
         output.say(f"Flag: {flag}")
 

@@ -159,9 +159,9 @@ def load_model(path: Path) -> RewardModel:
 
 def from_state(state: State, name: str) -> RewardModel:
     """Return the model of a state."""
-    spaces = (space_from_state(state[key]) for key in ("observation", "action"))
+    observation, action = (space_from_state(state[key]) for key in ("observation", "action"))
     settings = parse(FitSettings, state["settings"], what=name)
-    model = RewardModel(*spaces, settings, name)
+    model = RewardModel(observation, action, settings, name)
     load_module("ensemble", model.ensemble, state["weights"])
     model.normalizer.load_state(state["normalizer"])
     model.running = int(state["running"])

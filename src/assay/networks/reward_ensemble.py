@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from assay.core.types import Spaces, Tree
 from assay.networks.discriminator import Discriminator
 
 Bound = Literal["tanh", "clip", "running", "none"]
-BOUNDS: tuple[Bound, ...] = get_args(Bound)
 
 
 class RewardEnsemble(nn.Module):

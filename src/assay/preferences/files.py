@@ -85,10 +85,11 @@ class Batch:
         self.pairs = [
             Pair(
                 f"{number}-{index}",
-                *(Segment(number, *place) for place in places),
-                held_out=places[0][0] in held,
+                Segment(number, *left),
+                Segment(number, *right),
+                left[0] in held,
             )
-            for index, places in enumerate(self.facts["pairs"])
+            for index, (left, right) in enumerate(self.facts["pairs"])
         ]
 
     @cached_property
@@ -213,7 +214,7 @@ class PreferenceSet:
             if choice == UNDO:
                 found.pop((pair, who), None)
             elif choice in CHOICES:
-                found[pair, who] = Label(pair, choice, who)  # type: ignore[arg-type]
+                found[pair, who] = Label(pair, choice, who)
             else:
                 raise DataError(
                     f"Line {number} of '{self.path / LABELS}' has choice='{choice}'.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from assay.envs.spaces import ActionMap, ObservationMap
 from assay.experts.reward_model import RewardModel
 
 By = Literal["chance", "disagreement", "coverage"]
-WAYS: tuple[By, ...] = get_args(By)
 _ROWS = 1 << 15  # transitions that are looked at together
 _CANDIDATES = 10  # pairs that are drawn for each that is chosen
 

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from assay.recording import record
 from assay.runs import checkpoint
 
 Actor = Literal["policy", "random", "replay"]
-ACTORS: tuple[Actor, ...] = get_args(Actor)
 _FIX = "Record episodes with assay data record, and sample from that dataset."
 
 
@@ -51,7 +50,7 @@ class Source:
     env: str
     env_settings: dict[str, Any]
     facts: dict[str, Any]
-    seeds: list[int] = field(default_factory=list)
+    seeds: list[int | None] = field(default_factory=list)
 
 
 class Exploring:
@@ -132,7 +131,7 @@ def played(
         made = from_episodes(play(actor, vector, episodes=episodes, seed=seed), *spaces)
     finally:
         vector.close()
-    seeds = [episode_seed(seed, number) for number in range(episodes)]
+    seeds: list[int | None] = [episode_seed(seed, number) for number in range(episodes)]
     return Source(made, config.env, _settings(config), {**facts, "seed": seed}, seeds)
 
 
@@ -242,8 +241,8 @@ def _choose(
     **how: Any,
 ) -> tuple[Places, list[int]]:
     """Return the pairs, in an order that says nothing, and the episodes that are held out."""
-    rest = np.setdiff1d(np.arange(dataset.num_episodes), apart)
     measured = round(share * pairs) if len(apart) else 0
+    rest = np.setdiff1d(np.arange(dataset.num_episodes), apart if measured else [])
     parts = [choose_pairs(dataset, length, pairs - measured, rng, episodes=rest, **how)]
     if measured:  # by chance: a model is measured on what there is, not on what it asked for
         parts.append(choose_pairs(dataset, length, measured, rng, episodes=apart))
