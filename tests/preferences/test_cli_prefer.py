@@ -51,6 +51,21 @@ def test_from_a_dataset_to_a_model() -> None:
     assert "batch 2 with 5 pairs" in more
 
 
+@pytest.mark.slow
+def test_the_loop_shows_both_returns() -> None:
+    words = [
+        "loop", "ppo", "CartPole-v1", "env_steps=128", "num_envs=1", "horizon=32", "hidden=[8]",
+        "minibatch_size=32", "epochs=1", "sinks=[]", "eval_every=0", "eval_episodes=1",
+        "log_every=32", "--pairs", "4", "--rounds", "1", "--length", "4", "--episodes", "2",
+        "--out", "all", "--set", "members=1", "--set", "epochs=1",
+    ]  # fmt: skip
+    shown = prefer(*words, "--oracle", "--noise", "0.1")
+    assert "Round 0: 64 of 128 steps, 2 comparisons" in shown
+    assert "true return learned" in shown and "Run: all/run (and " in shown
+    done = CliRunner().invoke(app, ["prefer", *words, "--oracle", "--noise", "0.1", "--json"])
+    assert [one["env_steps"] for one in json.loads(done.stdout)["rounds"]] == [64, 128]
+
+
 def test_one_who_always_clicks_left_is_flagged() -> None:
     found = answered(Path("set"), pairs=30)
     found.add_labels((pair, "left", "lefty") for pair in found.pairs())

@@ -54,7 +54,7 @@ def test_it_trains_asks_fits_and_goes_on(algorithm: str, tmp_path: Path) -> None
     written = json.loads((tmp_path / "rounds.json").read_text())
     assert [one["env_steps"] for one in written["rounds"]] == [r.env_steps for r in made.rounds]
     again = run(tmp_path, algorithm=algorithm)  # it is done
-    assert [one.comparisons for one in again.rounds] == [3, 6, 9]
+    assert again.rounds == made.rounds and again.extra_steps == made.extra_steps
 
 
 @pytest.mark.slow

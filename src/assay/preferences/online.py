@@ -33,6 +33,7 @@ from assay.runs.directory import RUN_FILE
 from assay.runs.files import dump_json, read_json_object, run_error, write_atomic
 
 Ask = Callable[[PreferenceSet], None]  # returns when pairs are answered, or not all of them
+_ROUNDS = "rounds.json"
 _TRUE, _LEARNED = "rollout/return_mean", "rollout/learned_return_mean"
 _FALL = 0.1  # of the range of true returns that a fall has to have to count
 
@@ -144,21 +145,22 @@ def learn(
         "fit": fitting.model_dump(mode="json"),
     }  # fmt: skip
     _begin(place, asked)
-    rounds: list[Round] = []
-    extra = 0
-    for number in range(plan.rounds + 1):
+    rounds = _finished(place)
+    for number in range(len(rounds), plan.rounds + 1):
         source = partial(_source, config, place / "run", plan, number)
         model = _model(place, plan, fitting, number, source, ask, tell)
-        extra += _played_steps(place, number)
         run = _train(config, given, place, plan.reach(number, config.run.total), number)
         rounds.append(_round(run, model, number, rounds))
         tell(_line(rounds[-1], config.run.total))
-        if number == plan.rounds:
-            write_atomic(
-                place / "rounds.json",
-                dump_json({"rounds": [asdict(one) for one in rounds], "extra_steps": extra}),
-            )
-    return Learned(run, rounds, extra)
+        write_atomic(place / _ROUNDS, dump_json({"rounds": [asdict(one) for one in rounds]}))
+    return Learned(open_run(place / "run"), rounds, _extra_steps(place))
+
+
+def _finished(place: Path) -> list[Round]:
+    """Return the rounds that an earlier call has finished."""
+    if not (place / _ROUNDS).is_file():
+        return []
+    return [Round(**one) for one in read_json_object(place / _ROUNDS)["rounds"]]
 
 
 def _configured(algorithm: str, env: str, plan: Plan, given: Mapping[str, Any]) -> RunConfig:
@@ -302,10 +304,10 @@ def is_hacked(true: np.ndarray[Any, Any], learned: np.ndarray[Any, Any]) -> bool
     return bool(fell and learned[-1] > learned[0])
 
 
-def _played_steps(place: Path, number: int) -> int:
-    """Return the steps that were played for the pairs of a round, beside those of the run."""
-    batch = PreferenceSet.open(place / "pairs").batches[number]
-    return len(batch.dataset) if batch.facts["seeds"][0] is not None else 0
+def _extra_steps(place: Path) -> int:
+    """Return the steps that were played to be compared, beside those of the run."""
+    batches = PreferenceSet.open(place / "pairs").batches
+    return sum(len(one.dataset) for one in batches if one.facts["seeds"][0] is not None)
 
 
 def _line(one: Round, total: int) -> str:
