@@ -160,7 +160,7 @@ def table(found: Mapping[str, Any]) -> str:
             name, goal, f"{one['iqm']:.2f}", ", ".join(f"{score:.2f}" for score in one["scores"]),
             ", ".join(f"{seed['mean']:.0f}" for seed in seeds),
             *(
-                ", ".join("" if seed.get(key) is None else f"{seed[key]:.2f}" for seed in seeds)
+                ", ".join(f"{seed[key]:.2f}" for seed in seeds if seed.get(key) is not None)
                 for key in ("accuracy", "calibration_error")
             ),
             {None: "", True: "yes", False: "**no**"}[one["passed"]],
