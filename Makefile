@@ -25,6 +25,7 @@ BENCH_STAMP := .venv-bench/.installed
 # Tests start hundreds of processes, which read our modules compiled, whatever this shell says.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 PACKAGES := git-packages cpp-packages postgres-packages openssl-packages ssh-packages
+PACKAGES += browser-packages
 # A literal comma would end an argument of `call`.
 comma := ,
 

@@ -28,6 +28,9 @@ describe() {
     ssh)
       use="the tests of signed approvals, which are skipped without it"
       packages="openssh-client:ssh-keygen" ;;
+    browser)
+      use="the tests in a browser, which are skipped without it"
+      packages="chromium:chromium chromium-driver:chromedriver" ;;
     *) echo "There is no group of packages '$1'." >&2 && exit 2 ;;
   esac
 }

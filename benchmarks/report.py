@@ -41,6 +41,7 @@ _PAGES = {
     "systems-tasks.md": ("systems",),
     "games.md": ("games",),
     "imitation.md": ("imitation", "imitation-speed"),
+    "preferences.md": ("preferences",),
 }
 _UNITS: dict[Measure, str] = {
     "env_steps_per_second": "steps/s",
@@ -307,6 +308,22 @@ def imitation_table(algorithm: str | None = None) -> str:
         raise EvidenceError(f"'{imitators.EVIDENCE.name}' is refused: {error}.") from None
 
 
+def preferences_table() -> str:
+    """Return what was learned from comparisons, if it was measured."""
+    import preferences
+
+    if not preferences.EVIDENCE.exists():
+        return "Not measured yet: `python benchmarks/preferences.py`."
+    found = evidence.read_json(preferences.EVIDENCE)
+    try:
+        machines = [
+            machine_line(one["machine"]) for c in found["cases"].values() for one in c["seeds"]
+        ]
+        return f"{preferences.table(found)}\n\nMeasured on {'; '.join(dict.fromkeys(machines))}."
+    except (KeyError, TypeError, ValueError) as error:
+        raise EvidenceError(f"'{preferences.EVIDENCE.name}' is refused: {error}.") from None
+
+
 def imitation_speed_table() -> str:
     """Return the race of GAIL, if it was run."""
     from imitation_speed import STORE, table
@@ -353,6 +370,7 @@ def tables() -> dict[str, str]:
         "offline-speed": offline_speed_table(),
         "imitation": imitation_table(),
         "imitation-speed": imitation_speed_table(),
+        "preferences": preferences_table(),
         "world-speed": world_speed_table(),
         "dataset-memory": dataset_memory_line(),
         "server": server_table(),

@@ -636,6 +636,7 @@ class PPO(Managed):
         eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
         log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+        reward_model: str | None = None,
     ) -> None: ...
 
 class QMIX(Managed):
@@ -746,7 +747,7 @@ class REDQ(Managed):
         eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
         log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
-        data: str | Path | None = None, data_share: float = 0.5,
+        reward_model: str | None = None, data: str | Path | None = None, data_share: float = 0.5,
     ) -> None: ...
 
 class Rainbow(Managed):
@@ -850,7 +851,7 @@ class SAC(Managed):
         eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
         log_every: int | None = None,
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
-        data: str | Path | None = None, data_share: float = 0.5,
+        reward_model: str | None = None, data: str | Path | None = None, data_share: float = 0.5,
     ) -> None: ...
 
 class TD3(Managed):

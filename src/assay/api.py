@@ -27,6 +27,8 @@ from assay.envs.vector import Vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
 from assay.evaluation.game import evaluate_strategy
 from assay.experts.choose import choose, named
+from assay.experts.learned_reward import LearnedReward
+from assay.experts.rewards import chosen_reward
 from assay.loops.config import Look, RunConfig, resolve
 from assay.loops.events import Callback
 from assay.loops.recorded import env_of
@@ -139,14 +141,17 @@ def train(
     )
     try:
         expert = choose(resolved, directory.path, env=given, given=shown, begins=True)
+        reward, rewarding = chosen_reward(resolved)
         directory.write_provenance(
             provenance.collect(
                 list(sys.argv if argv is None else argv),
                 seeds={"run": resolved.run.seed},
-                files=resolved.run.files() | expert.files,
+                files=resolved.run.files() | expert.files | rewarding,
             )
         )
-        training, vector = _training(resolved, directory, given, callbacks, expert.source)
+        training, vector = _training(
+            resolved, directory, given, callbacks, expert=expert.source, reward=reward
+        )
     except BaseException as error:
         _discard(directory, error)
         raise
@@ -196,6 +201,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     force: bool = False,
     budget: int | None = None,
+    reward_model: Path | str | None = None,
 ) -> Run:
     """Go on with a run from its last good checkpoint; it ends as if it had never stopped.
 
@@ -208,10 +214,13 @@ def resume(
         budget: Another one than the run has, in environment steps (updates, where it learns from
             data alone), also for a run that is done. It is written into the run's config.yaml and
             its events. Schedules go on from where they are in the new budget.
+        reward_model: Another learned reward than the run has, for one that has one. It is written
+            into the run's config.yaml, its provenance and its events.
 
     Raises:
         RunError: The run is finished, is being trained by another process, or its data changed.
-        ConfigError: The budget is used up already, or the run has two.
+        ConfigError: The budget is used up already, or the run has two; or it has no learned reward
+            that another one could replace.
         CheckpointError: The checkpoint is damaged; the one before it is named.
     """
     directory = RunDirectory.open(Path(path))
@@ -224,8 +233,15 @@ def resume(
             f"The run '{path}' is done: it reached {config.run.unit}={config.run.total}.",
             f"Start a new run with a larger {config.run.unit}.",
         )
+    if reward_model is not None:
+        config = _with_reward(config, reward_model)
     imitated = choose(config, directory.path, given=expert, begins=False)
-    provenance.refuse_changed_files(directory.provenance, config.run.files() | imitated.files)
+    reward, rewarding = chosen_reward(config)
+    files = config.run.files() | imitated.files | rewarding
+    recorded = directory.provenance
+    if reward_model is not None:
+        recorded = {**recorded, "files": {**recorded.get("files", {}), **rewarding}}
+    provenance.refuse_changed_files(recorded, files)
     directory.lock()
     try:
         start = checkpoint.latest(directory.checkpoints_path)
@@ -239,16 +255,20 @@ def resume(
                 start.rename(start.with_name(f"{start.name}.damaged"))
                 start = older
         if config != before:
-            directory.change_config(config.to_dict(), budget=config.run.total)
+            directory.change_config(config.to_dict(), budget=config.run.total, **rewarding)
+        if reward_model is not None:
+            directory.write_provenance(recorded)
         directory.set_status("running")
-        training, vector = _training(config, directory, env, callbacks, imitated.source)
+        training, vector = _training(
+            config, directory, env, callbacks, expert=imitated.source, reward=reward
+        )
     except BaseException:
         directory.unlock()
         raise
     try:
         training.run(start)
     except CheckpointError as error:
-        if config == before:
+        if budget is None:
             raise
         directory.change_config(before.to_dict(), budget=before.run.total)
         directory.set_status(status)
@@ -280,6 +300,18 @@ def _with_budget(config: RunConfig, budget: int, progress: int) -> RunConfig:
             f"budget={budget}: the run is at {unit}={progress} already.", "Give a larger one."
         )
     return config.model_copy(update={"run": run.model_copy(update={unit: budget})})
+
+
+def _with_reward(config: RunConfig, path: Path | str) -> RunConfig:
+    """Return a configuration with another learned reward."""
+    run = config.run
+    if getattr(run, "reward_model", None) is None:
+        raise ConfigError(
+            f"reward_model='{path}': the run learns from its environment's reward.",
+            "Start a new run with it.",
+        )
+    run = run.model_copy(update={"reward_model": str(path)}).resolved()
+    return config.model_copy(update={"run": run})
 
 
 def open_run(path: Path | str, env: Any = None) -> Run:
@@ -319,7 +351,9 @@ def _training(
     directory: RunDirectory,
     env: Any,
     callbacks: Sequence[Callback],
+    *,
     expert: Any,
+    reward: LearnedReward | None,
 ) -> tuple[Training, Vector | None]:
     vector = evaluation_vector(config, env, config.run.eval_episodes)
     evaluator: Evaluator | None = None
@@ -344,8 +378,9 @@ def _training(
         if vector is not None:
             check_start(vector)
         training = Training(
-            config, directory, env=env, expert=expert, evaluator=evaluator, callbacks=callbacks
-        )
+            config, directory, env=env, expert=expert, reward=reward, evaluator=evaluator,
+            callbacks=callbacks,
+        )  # fmt: skip
         _tell_left_out(training.env)
     except BaseException:
         _close(vector)

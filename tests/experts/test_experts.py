@@ -315,7 +315,7 @@ class TestLearnedReward:
         with pytest.raises(ConfigError, match="ppo, which learns no reward"):
             assay.learned_reward(ppo)
         run = assay.train("gail", "CartPole-v1", name="a", expert="random", **GAIL)
-        with pytest.raises(SpaceError, match="Wrap an environment with the same"):
+        with pytest.raises(SpaceError, match="same observations and actions"):
             assay.learned_reward(run.path).wrap(gym.make("Acrobot-v1"))
 
 

@@ -173,6 +173,7 @@ class Algorithm(ABC):
     gives_extras: ClassVar[bool] = False  # off-policy: `act` returns extras that the replay keeps
     # Whether one run can learn from recorded data and an environment: `data` and `env_steps`.
     takes_both: ClassVar[bool] = False
+    takes_reward_model: ClassVar[bool] = False  # it may learn from a reward that was learned before
     # Whether it learns in games of which it plays all seats: what follows is the opponent's view.
     plays_itself: ClassVar[bool] = False
     # Hyperparameters that can be changed after training, because only acting reads them.

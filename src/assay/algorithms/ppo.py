@@ -52,6 +52,8 @@ from assay.policies.heads import StochasticHead
 class PPO(Algorithm):
     """Clipped policy gradient on fresh rollouts. First choice where steps are cheap."""
 
+    takes_reward_model = True
+
     class Hyperparameters(ProximalSettings):
         """Settings of PPO."""
 

@@ -56,6 +56,7 @@ class REDQ(Algorithm):
     """SAC with ten critics and many updates per step. For expensive environment steps."""
 
     takes_both = True
+    takes_reward_model = True
 
     class Hyperparameters(
         LayerNormSettings,

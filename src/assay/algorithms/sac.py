@@ -55,6 +55,7 @@ class SAC(Algorithm):
     """Maximum-entropy actor-critic. First choice for continuous actions; little to tune."""
 
     takes_both = True
+    takes_reward_model = True
 
     class Hyperparameters(
         LayerNormSettings,

@@ -24,6 +24,7 @@ from assay.cli import (
     output,
     plot,
     predict,
+    prefer,
     resume,
     runs,
     serve,
@@ -84,6 +85,7 @@ app.add_typer(envs.app, name="envs")
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
 app.add_typer(data.app, name="data")
+app.add_typer(prefer.app, name="prefer")
 app.add_typer(study.app, name="study")
 app.add_typer(skills.app, name="skills")
 app.add_typer(serve.app, name="serve")

@@ -9,7 +9,7 @@ import typer
 
 from assay.cli.find_run import locate
 from assay.cli.shared_options import AsJson, RunOrGroup, RunsRoot
-from assay.core.errors import RunError
+from assay.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from assay.runs.directory import RunDirectory
@@ -19,6 +19,9 @@ def resume(
     run: RunOrGroup,
     force: bool = typer.Option(
         False, "--force", help="If the last checkpoint is damaged, use the one before it."
+    ),
+    reward_model: Path = typer.Option(
+        None, "--reward-model", metavar="MODEL", help="Go on with another learned reward."
     ),
     root: RunsRoot = None,
     jobs: int = typer.Option(None, "--jobs", min=1, help="Most runs to train at once."),
@@ -39,9 +42,16 @@ def resume(
     if (path / RUN_FILE).exists():
         algorithm = str(runs[0].info["algorithm"])
         train_one(
-            algorithm, lambda progress: _resume(path, force, progress), quiet=quiet, as_json=as_json
+            algorithm,
+            lambda progress: _resume(path, force, reward_model, progress),
+            quiet=quiet,
+            as_json=as_json,
         )
         return
+    if reward_model is not None:
+        raise ConfigError(
+            f"--reward-model is for one run, and '{path}' is a group.", "Name one of its runs."
+        )
     left = [run for run in runs if run.status != "done"]
     if not left:
         raise RunError(
@@ -52,10 +62,10 @@ def resume(
     train_group(path, todo, jobs, quiet=quiet, as_json=as_json)
 
 
-def _resume(path: Path, force: bool, progress: Any) -> Any:
+def _resume(path: Path, force: bool, reward_model: Path | None, progress: Any) -> Any:
     from assay.api import resume as resume_run
 
-    return resume_run(path, callbacks=[progress], force=force)
+    return resume_run(path, callbacks=[progress], force=force, reward_model=reward_model)
 
 
 def _job(run: RunDirectory, group: Path, force: bool) -> Any:

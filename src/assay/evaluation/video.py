@@ -14,13 +14,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError, EnvError, MissingExtraError
+from assay.core.types import Tree, tree_map
 from assay.envs.make import make_env, make_vector
 from assay.envs.screen import offscreen, opengl_fix
 from assay.envs.wrappers.settings import Given
@@ -239,6 +240,55 @@ def _filmed(
         camera = _Camera(_make_drawable(env))
         with make_vector(camera, 1, training=False, wrappers=wrappers) as vector:
             yield _Film(agent, vector, camera)
+
+
+class Redrawn(NamedTuple):
+    """A stretch of an episode that was played again.
+
+    Attributes:
+        frames: [K + 1] pictures, before its first step and after each.
+        obs: [K + 1] what was seen then, canonical.
+        fps: Frames per second that the environment names.
+    """
+
+    frames: list[Frame]
+    obs: list[Tree]
+    fps: float
+
+
+def redraw(
+    env: str | Callable[..., gym.Env[Any, Any]],
+    seed: int,
+    actions: NDArray[Any],
+    *,
+    first: int = 0,
+    wrappers: Given = (),
+) -> Redrawn:
+    """Play the actions of an episode again, from its seed on, and draw its end.
+
+    Args:
+        env: As of `record`.
+        seed: What the episode was reset with.
+        actions: [T, ...] in the environment's own units, up to where the drawing ends.
+        first: The step with which it begins.
+        wrappers: As of `record`.
+
+    Raises:
+        EnvError: The environment is unknown or cannot be rendered.
+    """
+    seen: list[Tree] = []
+    with offscreen():
+        camera = _Camera(_make_drawable(env))
+        with make_vector(camera, 1, training=False, wrappers=wrappers) as vector:
+            camera.rolling = first == 0
+            seen.append(tree_map(np.array, vector.reset(seed)))
+            for t, action in enumerate(vector.actions.from_env(actions)):
+                camera.rolling = t + 1 >= first
+                after, *_, final = vector.step(action[None])
+                seen.append(tree_map(np.array, after if final is None else final))
+    frames = camera.taken()
+    rate = float(camera.metadata.get("render_fps") or _DEFAULT_FPS)
+    return Redrawn(frames, seen[first:], rate)
 
 
 class _Camera(gym.Wrapper[Any, Any, Any, Any]):

@@ -1,21 +1,29 @@
-"""A learned reward, frozen: what GAIL or AIRL found, for another run."""
+"""Rewards that were learned, frozen: what GAIL or AIRL found, or what preferences say."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any, cast
 
-import gymnasium as gym
-import numpy as np
 import torch
+from torch import Tensor
 
 from assay.agents import Agent, load
-from assay.core.errors import ConfigError, SpaceError
-from assay.envs.spaces import ActionMap, ObservationMap
+from assay.core.errors import ConfigError
+from assay.core.types import Tree, tree_map
+from assay.experts.learned_reward import LearnedReward
+from assay.experts.reward_model import FILE, load_model
+from assay.loops.config import RunConfig
+from assay.loops.run_settings import find_run
+from assay.runs import checkpoint
+from assay.runs.directory import RunDirectory
+
+_FIX = "Give a model of `assay prefer fit`, or a run of gail or airl."
 
 
-class LearnedReward:
-    """The reward that a run learned, as a function and as a wrapper of environments.
+class ImitatedReward(LearnedReward):
+    """The reward that a run of GAIL or AIRL learned.
 
     Of AIRL it is g, without the potential; of GAIL the reward of its discriminator.
 
@@ -25,73 +33,57 @@ class LearnedReward:
     """
 
     def __init__(self, agent: Agent, name: str) -> None:
-        self.agent, self.name = agent, name
+        super().__init__(agent.observations, agent.actions, name)
+        self.agent = agent
 
-    def __call__(self, obs: Any, action: Any) -> float:
-        """Return the reward for an action in a state, both in the environment's own units."""
-        agent, algorithm = self.agent, cast(Any, self.agent.algorithm)
-        seen = algorithm.disc_inputs.arrays(agent.observations.one(obs))
-        done = agent.actions.from_env(np.asarray(action)[None])
-        return float(algorithm.learned_reward(seen, torch.from_numpy(done))[0])
-
-    def wrap(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-        """Return the environment with this reward; its own is in `info["env_reward"]`.
-
-        Raises:
-            SpaceError: The environment has other spaces than that of the run.
-        """
-        agent = self.agent
-        pairs = (
-            (ObservationMap(env.observation_space).space, agent.observations.space),
-            (ActionMap(env.action_space).space, agent.actions.space),
-        )
-        for found, expected in pairs:
-            if found != expected:
-                raise SpaceError(
-                    f"The environment has the space {found}; the reward of '{self.name}' was "
-                    f"learned with {expected}.",
-                    "Wrap an environment with the same observations and actions.",
-                )
-        return RewardedBy(env, self)
+    def rewards(self, obs: Tree, action: Tensor) -> Tensor:
+        """Return the reward [B] of canonical observations and actions, on their device."""
+        algorithm = cast(Any, self.agent.algorithm)  # on the CPU
+        seen = algorithm.disc_inputs.tensors(tree_map(lambda x: x.cpu(), obs))
+        found = torch.from_numpy(algorithm.learned_reward(seen, action.cpu()))
+        return found.to(action.device)
 
 
-class RewardedBy(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment whose reward is a learned one."""
-
-    def __init__(self, env: gym.Env[Any, Any], reward: LearnedReward) -> None:
-        super().__init__(env)
-        self._reward, self._obs = reward, None
-
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
-        self._obs, info = self.env.reset(**options)
-        return self._obs, info
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take a step, and say what it is worth by the learned reward."""
-        worth = self._reward(self._obs, action)
-        self._obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._obs, worth, terminated, truncated, {**info, "env_reward": float(reward)}
-
-
-def learned_reward(run: Path | str | Any) -> LearnedReward:
-    """Return the reward that a run of GAIL or AIRL learned, frozen as its last checkpoint has it.
+def learned_reward(source: Path | str | Any) -> LearnedReward:
+    """Return a reward that was learned: fitted to preferences, or by a run of GAIL or AIRL.
 
     Args:
-        run: The run, or its directory.
+        source: The directory of a model that `assay prefer fit` wrote; a run, or its directory,
+            whose reward is frozen as its last checkpoint has it.
 
     Raises:
-        ConfigError: The algorithm of the run learns no reward.
+        ConfigError: There is neither, or the algorithm of the run learns no reward.
 
     Example:
         reward = assay.learned_reward("runs/my-airl")
         assay.train("ppo", lambda: reward.wrap(gym.make("Pendulum-v1", g=5.0)))
     """
-    path = Path(getattr(run, "path", run))
-    agent = load(path)
+    path = Path(getattr(source, "path", source)).expanduser()
+    if (path / FILE).is_file():
+        return load_model(path)
+    place = find_run(str(path))
+    if place is None:
+        raise ConfigError(f"'{path}' is neither a reward model nor a run.", _FIX)
+    agent = load(place)
     if not hasattr(agent.algorithm, "learned_reward"):
         raise ConfigError(
-            f"The run '{path}' is of {agent.algorithm.spec.name}, which learns no reward.",
-            "Give a run of gail or airl.",
+            f"The run '{path}' is of {agent.algorithm.spec.name}, which learns no reward.", _FIX
         )
-    return LearnedReward(agent, str(path))
+    made = ImitatedReward(agent, str(path))
+    latest = checkpoint.latest(RunDirectory.open(place).checkpoints_path)
+    assert latest is not None  # the agent was loaded from it
+    made.identity = hashlib.sha256((latest / checkpoint.MANIFEST).read_bytes()).hexdigest()
+    return made
+
+
+def chosen_reward(config: RunConfig) -> tuple[LearnedReward | None, dict[str, dict[str, Any]]]:
+    """Return what a run learns from in place of its environment's reward, and its provenance.
+
+    Raises:
+        AssayError: There is no such reward, or it is damaged.
+    """
+    path = getattr(config.run, "reward_model", None)
+    if path is None:
+        return None, {}
+    reward = learned_reward(path)
+    return reward, {"reward_model": {"path": path, "sha256": reward.identity}}

@@ -61,6 +61,7 @@ _OF_ONE_LOOP = {
     "updates": ("collects its data and is trained for env_steps", "Set env_steps instead."),
     "data": ("takes no recorded data", "Leave data out, or choose an offline algorithm."),
     "expert": ("imitates nobody", "Leave expert out, or choose gail, airl or dagger."),
+    "reward_model": ("takes no learned reward", "Leave it out, or choose ppo, sac or redq."),
     "expert_episodes": ("takes no episodes of an expert", "Leave expert_episodes out."),
 }
 
@@ -172,6 +173,8 @@ def resolve(
             f"{name} imitates an expert, and none is given.",
             f"Set expert: {model.model_fields['expert'].description}",
         )
+    if values.get("reward_model") is not None and "n_step" in hp_fields:
+        values.setdefault("n_step", 1)  # a learned reward is one of single steps
     hp = parse(cls.Hyperparameters, {k: v for k, v in values.items() if k in hp_fields}, what=name)
     run = parse(model, {k: v for k, v in values.items() if k in run_fields}, what="the run")
     _refuse_idle(name, hp, run)

@@ -21,6 +21,7 @@ from assay.core.types import Metrics, State
 from assay.data.files import load
 from assay.envs.vector import Vector
 from assay.loops.collect import Collector, no_scores
+from assay.loops.learned_rewards import LEARNED, LearnedRewards, RewardedReplay, RewardFunction
 from assay.loops.recorded import recorded_buffer
 from assay.loops.run_settings import MixedSettings, RunSettings
 from assay.runs.checkpoint import Section
@@ -57,6 +58,24 @@ class OffPolicyLoop:
             dataset = recorded_buffer(load(recorded.data), algorithm, env, run.seed)
             self.replay = MixedReplay(dataset, self.replay, recorded.data_share)
         self.env = env
+        self.rewards: LearnedRewards | None = None
+
+    def reward_by(self, source: RewardFunction) -> None:
+        """Learn from this reward in place of the environment's, which the replay keeps.
+
+        Raises:
+            ConfigError: Rewards are not those of single steps.
+            SpaceError: It was learned with other spaces.
+        """
+        if self.needs.n_step > 1 or self.needs.her is not None:
+            setting = "her" if self.needs.her is not None else "n_step"
+            raise ConfigError(
+                f"reward_model does not work with {setting}: batches need the reward of each step.",
+                f"Leave {setting} out, or leave reward_model out.",
+            )
+        env = self.env
+        self.rewards = LearnedRewards(source, env.spaces, env.num_envs, self.algorithm.device)
+        self.replay = RewardedReplay(self.replay, self.rewards)
 
     def imitate(self, find: Callable[[Vector], Any]) -> None:
         """Give the algorithm an expert to ask, which `find` makes for these environments."""
@@ -71,6 +90,8 @@ class OffPolicyLoop:
         needs, clock = self.needs, self.clock
         random = clock.env_steps < needs.learning_starts
         seen = self.collector.collect_step(self.replay, random)
+        if self.rewards is not None:
+            seen = seen._replace(reward=self.rewards.last)
         reached = clock.env_steps + seen.env_steps
         with self.algorithm.observing(seen):
             self._update(owed=(reached - needs.learning_starts) // needs.train_every)
@@ -91,13 +112,16 @@ class OffPolicyLoop:
 
     def metrics(self) -> Metrics:
         """Return what the recent episodes were like."""
-        return self.collector.metrics()
+        found = self.collector.metrics()
+        return found if self.rewards is None else found | self.rewards.metrics()
 
     def barrier(self) -> None:
         """End the trajectories of environments that cannot be saved, and reset them."""
         if not self.collector.can_save:
             self.replay.cut_episodes()
             self.collector.start()
+            if self.rewards is not None:
+                self.rewards.restart()
 
     def sections(self) -> dict[str, Section]:
         """Return where the environments are, and the replay in chunks.
@@ -106,6 +130,8 @@ class OffPolicyLoop:
         """
         parts = {name: Section(*part) for name, part in self.replay.sections().items()}
         own = {"collector": self.collector.state(), "loop": {"rounds": self.rounds}}
+        if self.rewards is not None:
+            own[LEARNED] = self.rewards.state()
         return {name: Section(state) for name, state in own.items()} | parts
 
     def load_sections(self, sections: dict[str, State]) -> None:
@@ -113,6 +139,8 @@ class OffPolicyLoop:
         self.rounds = int(sections["loop"]["rounds"])
         self.replay.load_sections(sections)
         self.collector.load_state(sections["collector"])
+        if self.rewards is not None:
+            self.rewards.resume(sections, reset=not self.collector.can_save)
 
 
 def _require_uniform(needs: ReplayNeeds) -> None:

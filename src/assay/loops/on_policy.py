@@ -10,6 +10,7 @@ from assay.core.types import Metrics, State
 from assay.data.dataset import Dataset
 from assay.envs.vector import Vector
 from assay.loops.collect import Collector, no_scores
+from assay.loops.learned_rewards import LEARNED, LearnedRewards, RewardFunction
 from assay.loops.recorded import recorded_buffer
 from assay.loops.run_settings import RunSettings
 from assay.runs.checkpoint import Section
@@ -29,6 +30,16 @@ class OnPolicyLoop:
         )
         self.env, self.seed = env, run.seed
         self.update_seconds = 0.0
+        self.rewards: LearnedRewards | None = None
+
+    def reward_by(self, source: RewardFunction) -> None:
+        """Learn from this reward in place of the environment's.
+
+        Raises:
+            SpaceError: It was learned with other spaces.
+        """
+        env = self.env
+        self.rewards = LearnedRewards(source, env.spaces, env.num_envs, self.algorithm.device)
 
     def imitate(self, recorded: Dataset) -> None:
         """Let every rollout bring what an expert did, to draw from.
@@ -48,6 +59,8 @@ class OnPolicyLoop:
         """Collect one rollout and update on it."""
         seen = self.collector.collect_rollout(self.rollout)
         began = perf_counter()
+        if self.rewards is not None:
+            self.rewards.relabel(self.rollout)  # whose rewards `seen` shows
         with self.algorithm.observing(seen):
             self.algorithm.update(self.rollout)
         self.update_seconds += perf_counter() - began
@@ -65,21 +78,29 @@ class OnPolicyLoop:
 
     def metrics(self) -> Metrics:
         """Return what the recent episodes were like."""
-        return self.collector.metrics()
+        found = self.collector.metrics()
+        return found if self.rewards is None else found | self.rewards.metrics()
 
     def barrier(self) -> None:
         """Reset environments that cannot be saved; between rollouts nothing else is kept."""
         if not self.collector.can_save:
             self.collector.start()
+            if self.rewards is not None:
+                self.rewards.restart()
 
     def sections(self) -> dict[str, Section]:
         """Return where the environments are, and the draws from an expert's episodes."""
         parts = {"collector": Section(self.collector.state())}
-        expert = self.rollout.expert
-        return parts if expert is None else parts | {"expert": Section(expert.state())}
+        if self.rollout.expert is not None:
+            parts["expert"] = Section(self.rollout.expert.state())
+        if self.rewards is not None:
+            parts[LEARNED] = Section(self.rewards.state())
+        return parts
 
     def load_sections(self, sections: dict[str, State]) -> None:
         """Restore what `sections` returned."""
         self.collector.load_state(sections["collector"])
         if self.rollout.expert is not None:
             self.rollout.expert.load_state(sections["expert"])
+        if self.rewards is not None:
+            self.rewards.resume(sections, reset=not self.collector.can_save)

@@ -135,7 +135,25 @@ class OnlineSettings(RunSettings, _Collecting):
     unit: ClassVar[Unit] = "env_steps"
 
 
-class MixedSettings(OnlineSettings):
+class RewardedSettings(OnlineSettings):
+    """Settings of a run that collects its data and may learn from a learned reward."""
+
+    reward_model: str | None = Field(
+        None,
+        description="Reward to learn from in place of the environment's: a model that `assay "
+        "prefer fit` wrote, or a run of gail or airl.",
+    )
+
+    def resolved(self) -> Self:
+        """Return a copy in which every interval is a number and the path is absolute."""
+        made = super().resolved()
+        if self.reward_model is None:
+            return made
+        place = find_run(self.reward_model) or Path(self.reward_model).expanduser().absolute()
+        return made.model_copy(update={"reward_model": str(place)})
+
+
+class MixedSettings(RewardedSettings):
     """Settings of a run that collects its data and may learn from recorded data beside it."""
 
     data: Path | None = Field(
@@ -279,6 +297,7 @@ def locate_expert(text: str) -> str:
 
 AnySettings = (
     OnlineSettings
+    | RewardedSettings
     | MixedSettings
     | EpisodeSettings
     | TaughtSettings
@@ -299,7 +318,9 @@ def settings_model(
         return FineTuneSettings if algorithm.takes_both else OfflineSettings
     if spec.expert is not None:
         return EpisodeSettings if spec.expert == "episodes" else TaughtSettings
-    return MixedSettings if algorithm.takes_both else OnlineSettings
+    if algorithm.takes_both:
+        return MixedSettings
+    return RewardedSettings if algorithm.takes_reward_model else OnlineSettings
 
 
 def model_of(run: Mapping[str, Any]) -> type[RunSettings]:
@@ -310,4 +331,6 @@ def model_of(run: Mapping[str, Any]) -> type[RunSettings]:
         return FineTuneSettings if "env_steps" in run else OfflineSettings
     if "expert" in run:
         return EpisodeSettings if "expert_episodes" in run else TaughtSettings
-    return MixedSettings if "data_share" in run else OnlineSettings
+    if "data_share" in run:
+        return MixedSettings
+    return RewardedSettings if "reward_model" in run else OnlineSettings

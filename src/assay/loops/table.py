@@ -12,6 +12,7 @@ from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
 from assay.loops.fine_tune import FineTuneLoop
 from assay.loops.game import GameLoop
+from assay.loops.learned_rewards import RewardFunction
 from assay.loops.off_policy import OffPolicyLoop
 from assay.loops.offline import OfflineLoop
 from assay.loops.on_policy import OnPolicyLoop
@@ -66,8 +67,21 @@ LOOPS: dict[registry.Loop, Callable[[Algorithm, Vector, RunSettings], Loop]] = {
 }
 
 
-def make_loop(algorithm: Algorithm, env: Vector, run: RunSettings, expert: Any = None) -> Loop:
-    """Return the loop that an algorithm is registered for, with the expert that it imitates.
+def make_loop(
+    algorithm: Algorithm,
+    env: Vector,
+    run: RunSettings,
+    expert: Any = None,
+    reward: RewardFunction | None = None,
+) -> Loop:
+    """Return the loop that an algorithm is registered for.
+
+    Args:
+        algorithm: What learns.
+        env: Where.
+        run: The settings of the run.
+        expert: Whom it imitates, if anybody.
+        reward: What it learns from in place of the environment's reward, if anything.
 
     Raises:
         ConfigError: It is to know how episodes end, and nobody does; or it cannot play against
@@ -83,4 +97,7 @@ def make_loop(algorithm: Algorithm, env: Vector, run: RunSettings, expert: Any =
     if algorithm.spec.expert is not None:
         assert isinstance(loop, OnPolicyLoop | OffPolicyLoop) and expert is not None
         loop.imitate(expert)
+    if reward is not None:
+        assert isinstance(loop, OnPolicyLoop | OffPolicyLoop)
+        loop.reward_by(reward)
     return loop

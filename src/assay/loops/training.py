@@ -41,6 +41,7 @@ from assay.loops.events import (
     RunStarted,
     StepsCompiled,
 )
+from assay.loops.learned_rewards import RewardFunction
 from assay.loops.recorded import run_vector
 from assay.loops.run_settings import OnlineSettings
 from assay.loops.table import make_loop
@@ -140,6 +141,7 @@ class Training:
         run: The run directory, created or opened, and locked by this process.
         env: An environment object or factory to use in place of the id in `config`.
         expert: Whom an algorithm imitates that says so: a `Dataset`, or a `Teacher`.
+        reward: What is learned from in place of the environment's reward, if anything.
         evaluator: Measures the algorithm at a moment of the clock, and stores what it finds.
         callbacks: Called with every event.
         now: The wall clock, for speed figures only.
@@ -152,6 +154,7 @@ class Training:
         *,
         env: Any = None,
         expert: Any = None,
+        reward: RewardFunction | None = None,
         evaluator: Evaluator | None = None,
         callbacks: Sequence[Callback] = (),
         now: Callable[[], float] = time.monotonic,
@@ -166,7 +169,7 @@ class Training:
         torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))
         self.algorithm = build_algorithm(config, self.env.spaces, self.clock)
         self.compiling = BackgroundCompile(self.algorithm, config, self._spaces())
-        self.loop = make_loop(self.algorithm, self.env, settings, expert)
+        self.loop = make_loop(self.algorithm, self.env, settings, expert, reward)
         self.sinks = make_sinks(settings.sinks, run, config.to_dict())
         self.stop_requested = False
         # Of this session, for the speed and for where the time goes.

@@ -1,0 +1,104 @@
+"""The whole loop: it ends, goes on where it was stopped, and learns from comparisons alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from assay.core.errors import ConfigError, RunError
+from assay.experts.reward_model import FitSettings
+from assay.preferences.files import PreferenceSet
+from assay.preferences.online import Learned, Plan, is_hacked, learn
+from assay.preferences.oracle import ask_oracle
+
+PLAN = Plan(pairs=9, rounds=2, length=4, episodes=4)
+FIT = FitSettings(members=2, hidden=(8,), epochs=2)
+SAC: dict[str, Any] = {
+    "hidden": (8,), "batch_size": 8, "learning_starts": 20, "buffer_size": 1000, "env_steps": 400,
+    "sinks": (), "compile": False, "eval_every": 0, "eval_episodes": 1, "max_episode_steps": 25,
+    "log_every": 20, "train_every": 5,
+}  # fmt: skip
+PPO: dict[str, Any] = {
+    "hidden": (8,), "num_envs": 1, "horizon": 32, "minibatch_size": 32, "epochs": 1,
+    "env_steps": 256, "sinks": (), "compile": False, "eval_every": 0, "eval_episodes": 1,
+    "log_every": 32,
+}  # fmt: skip
+
+
+def run(place: Path, ask: Any = ask_oracle, algorithm: str = "sac", **options: Any) -> Learned:
+    env = "Pendulum-v1" if algorithm == "sac" else "CartPole-v1"
+    settings = SAC if algorithm == "sac" else PPO
+    return learn(
+        algorithm, env, place, ask,
+        **{"plan": PLAN, "settings": settings, "fitting": FIT, **options},
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
+def test_it_trains_asks_fits_and_goes_on(algorithm: str, tmp_path: Path) -> None:
+    made = run(tmp_path, algorithm=algorithm)
+    total = made.run.config.run.total
+    assert made.run.status == "done"
+    assert [one.env_steps for one in made.rounds] == [total // 4, total // 2, total]
+    # Of nine pairs three are asked for in each round; of three, none is held out.
+    assert [one.comparisons for one in made.rounds] == [3, 6, 9]
+    changed = [e for e in made.run.directory.events() if e["kind"] == "ConfigChanged"]
+    assert len(changed) == 2
+    assert made.run.directory.config["run"]["reward_model"] == str(tmp_path / "models" / "02")
+    assert made.extra_steps > 0 and all(one.learned_return is not None for one in made.rounds)
+    written = json.loads((tmp_path / "rounds.json").read_text())
+    assert [one["env_steps"] for one in written["rounds"]] == [r.env_steps for r in made.rounds]
+    again = run(tmp_path, algorithm=algorithm)  # it is done
+    assert again.rounds == made.rounds and again.extra_steps == made.extra_steps
+
+
+@pytest.mark.slow
+def test_stopped_while_it_asks_it_goes_on_with_the_same_pairs(tmp_path: Path) -> None:
+    asked: list[set[str]] = []
+
+    def leave(found: PreferenceSet) -> None:
+        asked.append(set(found.pairs()))
+        if len(found.batches) == 1:
+            ask_oracle(found)
+
+    with pytest.raises(RunError, match=r"3 pairs of .* are not answered"):
+        run(tmp_path, leave)
+    assert [len(one) for one in asked] == [3, 6]
+    made = run(tmp_path)
+    pairs = PreferenceSet.open(tmp_path / "pairs").pairs()
+    assert asked[1] <= set(pairs) and len(pairs) == 9 and made.run.status == "done"
+    whole = run(tmp_path / "whole")
+    one, two = (m.run.metrics()["rollout/learned_return_mean"][1] for m in (made, whole))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_the_replay_can_be_asked_about_without_further_steps(tmp_path: Path) -> None:
+    plan = Plan(pairs=9, rounds=2, length=4, episodes=4, actor="replay", by="chance")
+    made = run(tmp_path, plan=plan)
+    assert made.extra_steps == 4 * 25  # of the random actions at the start
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="dqn takes no learned reward"):
+        learn("dqn", "CartPole-v1", tmp_path, ask_oracle, plan=PLAN)
+    with pytest.raises(ConfigError, match="Leave reward_model out"):
+        run(tmp_path, settings={**SAC, "reward_model": "x"})
+    with pytest.raises(ConfigError, match="pairs=2, rounds=4"):
+        run(tmp_path, plan=Plan(pairs=2))
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "loop.json").write_text('{"algorithm": "ppo"}')
+    with pytest.raises(ConfigError, match="is of a loop with algorithm=ppo"):
+        run(tmp_path)
+
+
+def test_hacking_is_a_learned_return_that_rises_while_the_true_one_falls() -> None:
+    up, down = np.array([0.0, 1.0, 2.0]), np.array([2.0, 1.0, 0.0])
+    assert is_hacked(down, up)
+    assert not is_hacked(up, up) and not is_hacked(down, down)
+    assert not is_hacked(np.array([2.0, 9.0, 1.9]), up)  # it hardly fell
+    assert not is_hacked(np.array([1.0]), np.array([1.0]))
