@@ -270,6 +270,10 @@ def _command(
     if index >= len(parts):
         return None
     target = files.module(module) if module else files.script(parts[index], near)
+    if target is None and module:
+        target = files.moved(module)
+        if target is not None:  # the document is older than the directory
+            module = target.removeprefix("src/").removesuffix(".py").replace("/", ".")
     if target is None or not target.endswith(".py"):
         return None
     if module and target.endswith("/__init__.py"):  # `python -m package` runs its main module

@@ -36,6 +36,7 @@ from assay.study.repo.words import (
 
 _COMPUTE = {
     "__call__", "compute", "compute_reward", "step_reward", "evaluate", "filter", "_step", "step",
+    "calculate", "calculate_reward", "get_reward",
 }  # fmt: skip
 # `getreward`, which has no word of its own.
 _JOINED = re.compile(r"(get|calc|compute|calculate|check|is)(reward|done|terminal)(?=$|_|[A-Z])")
@@ -124,9 +125,11 @@ class Definitions(Steps):
             isinstance(item, ast.FunctionDef) and item.name in names and computes(item)
             for item in node.body
         )
-        other = STORAGE | {"wrapper", "abstract", "mixin", "protocol", "base"}
+        other = STORAGE | {"wrapper", "abstract", "mixin", "protocol", "base", "head", "decoder"}
         if not computing or (set(words(node.name)) | named) & other - {"base"}:
             return
+        if {"metrics", "metric"} & self.around:
+            return  # it counts how episodes end
         if "base" in words(node.name) or "base" in words(self.facts.path.rpartition("/")[2]):
             return
         named = named | set(words("/".join(self.facts.path.split("/")[-2:])))

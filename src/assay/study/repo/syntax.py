@@ -200,7 +200,17 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
             )
         return True
     if isinstance(node, ast.Subscript) and slot == "reward":
-        return branch and _own(node)  # `self.prices[item]`, where an item was taken
+        # `self.prices[item]`, where an item was taken, or a table: `self.R[state, action]`.
+        looked_up = isinstance(node.slice, ast.Tuple) and target_name(node) not in REWARD_NAMES
+        return (branch or looked_up) and _own(node)
+    if isinstance(node, ast.DictComp | ast.ListComp) and slot == "reward":
+        value = node.value if isinstance(node, ast.DictComp) else node.elt
+        return isinstance(value, ast.BinOp | ast.IfExp | ast.UnaryOp)
+    if isinstance(node, ast.IfExp) and slot == "termination":
+        return any(
+            isinstance(part, ast.Constant) or is_computed(part, True, slot)
+            for part in (node.body, node.orelse)
+        )  # not `done if one else np.array([done])`
     if isinstance(node, ast.Attribute) and slot == "reward":
         if not _own(node) or {"last", "prev", "total", "episode"} & set(words(node.attr)):
             return False
