@@ -77,8 +77,10 @@ def test_a_loop_that_tells_an_agent_its_reward_trains(tmp_path: Path) -> None:
 
 
 def test_a_page_that_people_click_on_is_not_the_training_script(tmp_path: Path) -> None:
-    put(tmp_path, pages__training_dot_py="import streamlit\n" + TRAIN, learn_dot_py=TRAIN)
-    assert first(audit(tmp_path).train) == "{python} learn.py"
+    put(tmp_path, app__training_dot_py=TRAIN, tools__learn_dot_py=TRAIN)
+    assert first(audit(tmp_path).train) == "{python} app/training.py"
+    put(tmp_path, app__training_dot_py="import streamlit\n" + TRAIN)
+    assert first(audit(tmp_path).train) == "{python} tools/learn.py"
 
 
 def test_a_program_that_lists_other_verbs_does_not_train(tmp_path: Path) -> None:
@@ -101,3 +103,82 @@ def test_type_parameters_of_a_newer_python_are_read(tmp_path: Path) -> None:
     newer += "if __name__ == '__main__':\n    main()\n"
     put(tmp_path, walk_dot_py="import gymnasium\n\n" + newer)
     assert first(audit(tmp_path).train) == "{python} walk.py"
+
+
+# ---------------------------------------------------------------------- from the twelfth set
+
+
+def test_a_script_with_a_main_guard_trains_where_nothing_else_does(tmp_path: Path) -> None:
+    body = "import gym\n\ndef train_ppo():\n    trainer = Trainer(gym.make('A'), agent)\n"
+    body += "    trainer.n_step_train(5000)\n\n"
+    put(tmp_path, ppo_dot_py=body + "if __name__ == '__main__':\n    train_ppo()\n")
+    assert first(audit(tmp_path).train) == "{python} ppo.py"
+
+
+def test_self_play_needs_no_rewards(tmp_path: Path) -> None:
+    text = "import torch\n\nif __name__ == '__main__':\n    learner.learn(total=1)\n"
+    put(tmp_path, README_dot_md="Self-play in chess.\n", learn_dot_py=text)
+    assert first(audit(tmp_path).train) == "none"
+    put(tmp_path, mcts_dot_py="import torch\n")
+    assert first(audit(tmp_path).train) == "{python} learn.py"
+
+
+def test_a_module_may_lie_beside_its_document(tmp_path: Path) -> None:
+    put(tmp_path, pkg__agents__train_dot_py=TRAIN)
+    put(tmp_path, pkg__agents__README_dot_md="```\npython -um train --gin a.gin\n```\n")
+    assert first(audit(tmp_path).train).startswith("{python} pkg/agents/train.py --gin a.gin")
+
+
+def test_an_algorithm_may_be_a_verb(tmp_path: Path) -> None:
+    main = "import click\nimport gymnasium\n\n@click.group()\ndef main():\n    pass\n"
+    for verb in ("sft", "grpo", "eval"):
+        main += f"\n@main.command()\n@click.option('--model')\ndef {verb}(model):\n    pass\n"
+    put(tmp_path, pyproject_dot_toml="[project.scripts]\ntool = 'pkg.cli:main'\n")
+    put(tmp_path, pkg__cli_dot_py=main, README_dot_md="```\ntool sft --model a\n"
+        "tool grpo --model b\ntool eval --model c\n```\n")  # fmt: skip
+    assert first(audit(tmp_path).train).startswith("tool grpo --model b")
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("print(f'reward {row.get(\"eval/episode_reward\", 0)}')", "eval/episode_reward"),
+        ("agent.metrics.update({'reward': mean, 'loss': loss})", "reward"),
+    ],
+)
+def test_metrics_lie_in_tables_of_results(tmp_path: Path, line: str, name: str) -> None:
+    put(tmp_path, train_dot_py=TRAIN + f"    {line}\n")
+    assert first(audit(tmp_path).metrics) == name
+
+
+def test_what_moves_for_a_step_pays_and_ends(tmp_path: Path) -> None:
+    text = "class Moves:\n    def visit(self, to):\n        reward, done = 0, False\n{}"
+    text += "        if to:\n            reward += self.bonus\n            done = True\n"
+    text += "        return 0, reward, done\n"
+    put(tmp_path, train_dot_py=TRAIN, moves_dot_py=text.format(""))
+    found = audit(tmp_path)
+    assert set(code(found.reward)) == set(code(found.termination)) == {"moves.py"}
+    put(tmp_path, moves_dot_py=text.format("        self.env.step(to)\n"))
+    assert not audit(tmp_path).reward
+
+
+def test_what_repacks_a_step_decides_nothing(tmp_path: Path) -> None:
+    body = "        obs, reward, done = _to_jax(self._step(action))\n"
+    body += "        done = np.reshape(done, [1] + [1] * 3)\n        return obs, reward, done, {}\n"
+    put(tmp_path, grid_dot_py=in_step(body, "def _to_jax(x):\n    return x\n"))
+    found = audit(tmp_path)
+    assert not found.reward and not found.termination
+
+
+def test_functions_named_after_rewards_pay_for_answers(tmp_path: Path) -> None:
+    text = "def reward_politeness(response):\n    return len(response) / 9\n"
+    put(tmp_path, train_dot_py=TRAIN, shop_rewards_dot_py=text)
+    assert set(code(audit(tmp_path).reward)) == {"shop_rewards.py"}
+
+
+def test_a_file_of_settings_and_history_is_a_record(tmp_path: Path) -> None:
+    line = "    json.dump({'config': vars(args), 'history': rows}, file)\n"
+    put(tmp_path, train_dot_py="import json\n" + TRAIN + line)
+    assert [answer.value for answer in audit(tmp_path).logging] == ["json"]
+    put(tmp_path, train_dot_py="import json\n" + TRAIN + line.replace("history", "model"))
+    assert not audit(tmp_path).logging

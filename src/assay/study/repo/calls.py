@@ -249,6 +249,11 @@ class Calls(Measures):
         text = set(words(" ".join(around)))
         if {"logger", "monitor"} & {word for c in self.classes for word in words(c.name)}:
             text |= {"log"}
+        kept = {
+            word for a in node.args[:1] for hit in self.dict_keys(a) for word in words(hit.name)
+        }
+        if kept & {"metrics", "history", "results"}:
+            return True  # `{"config": ..., "history": rows}`
         settings = text & {"config", "cfg", "args", "settings", "hyperparameters", "vocab"}
         return bool(text & METRIC_WORDS) and not settings
 

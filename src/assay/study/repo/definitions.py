@@ -15,6 +15,7 @@ from assay.study.repo.syntax import (
     computes,
     is_number,
     never,
+    returns_step,
     works_out,
 )
 from assay.study.repo.walk import Hit, Owner
@@ -293,6 +294,8 @@ class Definitions(Steps):
             self.step(node, qualified, Owner(node.name, environment=True, wrapper=False))
         elif owner is not None and owner.environment and not named & {"reset", "init"}:
             self.sets(node, qualified)
+        elif owner is not None and returns_step(node):
+            self.sets(node, qualified)  # `return time, reward, done` of what moves for a step
         no = NO_REWARD
         if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
             no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
@@ -306,6 +309,8 @@ class Definitions(Steps):
             if prefix and owner is not None and owner.environment:
                 self.found("reward", qualified, node.lineno, 0.95)
                 self.term("reward", re.sub(r"^_?(reward|rew)_", "", node.name), "", node.lineno)
+            elif owner is None and self.rewarding and name_words[0] == "reward":
+                self.found("reward", qualified, node.lineno, 0.8)  # `reward_politeness(text)`
             elif tasked and (name_words[-1] in REWARD_ENDS or called or named & REWARD_VERBS):
                 self.found("reward", qualified, node.lineno, 0.85)
         ending = named & ENDINGS

@@ -98,6 +98,11 @@ class Steps(Calls):
             own = own and not set(words(function.attr)) & _FETCHES
         # What is given the reward passes it on.
         own = own and not any(_names(argument, "reward") for argument in value.args)
+        own = own and not any(  # nor does what is given a step: `_to_jax(self._step(action))`
+            isinstance(part, ast.Call) and target_name(part.func) in STEPS
+            for argument in value.args
+            for part in ast.walk(argument)
+        )
         for item in target.elts if own else ():
             if _slot(target_name(item)):
                 yield _slot(target_name(item))

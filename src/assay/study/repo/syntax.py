@@ -137,6 +137,19 @@ def yields(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return False
 
 
+def returns_step(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function works out a reward and an end, without stepping anything."""
+    calls = [part.func for part in ast.walk(node) if isinstance(part, ast.Call)]
+    if any(isinstance(call, ast.Attribute) and call.attr == "step" for call in calls):
+        return False
+    for part in ast.walk(node):
+        if isinstance(part, ast.Return) and isinstance(part.value, ast.Tuple):
+            names = {item.id for item in part.value.elts if isinstance(item, ast.Name)}
+            if names & {"reward", "rewards"} and names & {"done", "terminated", "dones"}:
+                return True
+    return False
+
+
 def target_name(node: ast.AST) -> str:
     """Return the name that is assigned to: `buffer` for `self.buffer[i]`."""
     while isinstance(node, ast.Subscript):
@@ -189,9 +202,12 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
             if _own(told):  # `bool(self._state["solved"])`
                 return target_name(told) not in DONE_NAMES and key not in DONE_NAMES
         if set(words(tail)) & REPACKS:
+            # Of `reshape(done, [n] + rest)` the first argument is what is repacked.
+            given = node.args[:1] if tail in ("reshape", "tile", "repeat") else node.args
+            given = [item.body if isinstance(item, ast.Lambda) else item for item in given]
             return any(
                 is_computed(argument, branch, slot)
-                for argument in node.args
+                for argument in given
                 if isinstance(argument, ast.BinOp | ast.Compare | ast.BoolOp)
                 or (
                     isinstance(argument, ast.Call)

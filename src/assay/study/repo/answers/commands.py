@@ -136,7 +136,8 @@ def _unnamed(repo: Repository) -> Iterable[_Ranked]:
         named = set(words(path.rpartition("/")[2]))
         if not judged.kind and "agent_run" in fact.signals and not named & OTHER_WORDS:
             judged = Purpose("train", 0.7, fact.signals["agent_run"])
-        if judged.kind == "train" and judged.sure >= 0.7 and not repo.files.is_test(path):
+        sure = 0.55 if fact.main > 0 else 0.7  # what says where it begins is meant to be run
+        if judged.kind == "train" and judged.sure >= sure and not repo.files.is_test(path):
             _choose(repo, "train", path, 0.5)
             argv, places = ("python", path), [f"{path}:{judged.line}"]
             yield -0.5, path, path, _answer(repo, "train", argv, path, 0.5, places)
@@ -428,6 +429,8 @@ def _verb_kind(verb: str) -> str:
         len(words(verb)) == 1 or set(words(verb)[1:]) <= _ALGORITHMS
     ):
         return "train"
+    if len(words(verb)) == 1 and verb in _ALGORITHMS - {"rl", "agent", "policy", "marl"}:
+        return "train"  # `tool grpo`
     if first and first[0] in _EVALUATES and len(words(verb)) == 1:
         return "evaluate"
     return ""
