@@ -1,6 +1,6 @@
 """How well `assay study audit` reads repositories of others: recall and precision by question.
 
-    python benchmarks/audits.py DIRECTORY [--set eleventh] [--json FILE] [--misses]
+    python benchmarks/audits.py DIRECTORY [--set twelfth] [--json FILE] [--misses]
 
 DIRECTORY holds the unpacked source packages that `audits.yaml` names, each below its own name
 (`pip download --no-deps --no-binary :all: NAME==VERSION`, then `tar -xf`). The truths were written
@@ -34,6 +34,7 @@ ORDER = (
     "ninth",
     "tenth",
     "eleventh",
+    "twelfth",
 )
 FIRST = ("train", "evaluate", "metrics")  # only the first answer counts
 CODE = ("reward", "termination", "curriculum", "randomization")  # by file
@@ -137,7 +138,7 @@ def main() -> None:
     """Score the audit on the repositories of a directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--set", default="eleventh", choices=ORDER)
+    parser.add_argument("--set", default="twelfth", choices=ORDER)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--misses", action="store_true")
     args = parser.parse_args()

@@ -16,6 +16,7 @@ from assay.study.repo.words import (
     OTHER_CONFIGS,
     OTHER_LOGGERS,
     OUTCOME_WORDS,
+    REWARD_NAMES,
     SLOTS,
     TERM,
     TRAINERS,
@@ -36,6 +37,9 @@ _SHOWS = {"stdout", "stderr", "wfile", "socket", "tqdm", "console"}
 
 # Words in the keys of a record that is one sample, and no measure of many.
 _SAMPLE = {"prompt", "response", "completion", "question", "answer"}
+
+# Verbs by which an agent is taught a step, if it is given the reward.
+_TAUGHT = {"observe", "update", "learn", "optimize", "feedback", "experience"}
 
 # What is printed under a name: `Mean reward: {}`, `reward %.2f`.
 _SHOWN = re.compile(r"([A-Za-z][\w/ ]{1,30}?)\s*([:=]?)\s*(?:\{\w*\}|%[-+\d.]*[dfgrs])")
@@ -245,6 +249,11 @@ class Calls(Measures):
         text = set(words(" ".join(around)))
         if {"logger", "monitor"} & {word for c in self.classes for word in words(c.name)}:
             text |= {"log"}
+        kept = {
+            word for a in node.args[:1] for hit in self.dict_keys(a) for word in words(hit.name)
+        }
+        if kept & {"metrics", "history", "results"}:
+            return True  # `{"config": ..., "history": rows}`
         settings = text & {"config", "cfg", "args", "settings", "hyperparameters", "vocab"}
         return bool(text & METRIC_WORDS) and not settings
 
@@ -372,9 +381,16 @@ class Calls(Measures):
                 self.signal("learn", line)  # one iteration of an algorithm of RLlib
         elif name[:1] == ("train",) and root in ("chainerrl", "pfrl"):
             self.signal("learn", line)
-        elif name[:1] in (("train",), ("learn",)) or name[-1:] in (("training",), ("train",)):
+        elif (
+            name[:1] in (("train",), ("learn",))
+            or name[-1:] in (("training",), ("train",))
+            or (name[:1] in (("run",), ("start",), ("launch",)) and "training" in name)
+        ):
             if not receiver or who & {"train", "training", "trainer"} or "." in full:
                 self.signal("train_call", line)
+        if set(name) & _TAUGHT and who & (TRAINERS | {"agents", "brain"}) and self.loops:
+            if any(target_name(part) in REWARD_NAMES for part in node.args):
+                self.signal("learn", line)  # `agent.observe(state, reward, done)`
         if name[:1] in (("run",), ("play",), ("simulate",)) and len(name) > 1:
             handed = {w for a in node.args for n in ast.walk(a) for w in words(target_name(n))}
             if {"agent", "agents"} & handed and {"env", "mdp", "environment", "task"} & handed:

@@ -270,6 +270,14 @@ def _command(
     if index >= len(parts):
         return None
     target = files.module(module) if module else files.script(parts[index], near)
+    if target is None and module:
+        target = files.moved(module)
+        if target is not None:  # the document is older than the directory
+            module = target.removeprefix("src/").removesuffix(".py").replace("/", ".")
+        else:  # `python -m train`, beside the document
+            target = files.script(module.replace(".", "/") + ".py", (near[0], near[-1]))
+            if target is not None:
+                module, parts = "", [*parts[:index], *parts[index + 1 :]]
     if target is None or not target.endswith(".py"):
         return None
     if module and target.endswith("/__init__.py"):  # `python -m package` runs its main module

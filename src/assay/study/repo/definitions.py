@@ -15,6 +15,7 @@ from assay.study.repo.syntax import (
     computes,
     is_number,
     never,
+    returns_step,
     works_out,
 )
 from assay.study.repo.walk import Hit, Owner
@@ -36,6 +37,7 @@ from assay.study.repo.words import (
 
 _COMPUTE = {
     "__call__", "compute", "compute_reward", "step_reward", "evaluate", "filter", "_step", "step",
+    "calculate", "calculate_reward", "get_reward",
 }  # fmt: skip
 # `getreward`, which has no word of its own.
 _JOINED = re.compile(r"(get|calc|compute|calculate|check|is)(reward|done|terminal)(?=$|_|[A-Z])")
@@ -124,9 +126,11 @@ class Definitions(Steps):
             isinstance(item, ast.FunctionDef) and item.name in names and computes(item)
             for item in node.body
         )
-        other = STORAGE | {"wrapper", "abstract", "mixin", "protocol", "base"}
+        other = STORAGE | {"wrapper", "abstract", "mixin", "protocol", "base", "head", "decoder"}
         if not computing or (set(words(node.name)) | named) & other - {"base"}:
             return
+        if {"metrics", "metric"} & self.around:
+            return  # it counts how episodes end
         if "base" in words(node.name) or "base" in words(self.facts.path.rpartition("/")[2]):
             return
         named = named | set(words("/".join(self.facts.path.split("/")[-2:])))
@@ -290,6 +294,8 @@ class Definitions(Steps):
             self.step(node, qualified, Owner(node.name, environment=True, wrapper=False))
         elif owner is not None and owner.environment and not named & {"reset", "init"}:
             self.sets(node, qualified)
+        elif owner is not None and returns_step(node):
+            self.sets(node, qualified)  # `return time, reward, done` of what moves for a step
         no = NO_REWARD
         if owner is not None and owner.environment and name_words[0] in ("compute", "calc"):
             no = NO_REWARD - {"normalized"}  # `compute_normalized_reward` works it out
@@ -303,6 +309,8 @@ class Definitions(Steps):
             if prefix and owner is not None and owner.environment:
                 self.found("reward", qualified, node.lineno, 0.95)
                 self.term("reward", re.sub(r"^_?(reward|rew)_", "", node.name), "", node.lineno)
+            elif owner is None and self.rewarding and name_words[0] == "reward":
+                self.found("reward", qualified, node.lineno, 0.8)  # `reward_politeness(text)`
             elif tasked and (name_words[-1] in REWARD_ENDS or called or named & REWARD_VERBS):
                 self.found("reward", qualified, node.lineno, 0.85)
         ending = named & ENDINGS

@@ -191,6 +191,19 @@ class Files:
         order = ("__init__.py",) if near else ("__main__.py", "__init__.py")
         return min(found, key=lambda path: (not path.endswith(order), path.count("/"), path))
 
+    def moved(self, name: str) -> str | None:
+        """Return the one file that a module of a document became: `pkg.dqn.run` in `pkg/agents`."""
+        parts = name.split(".")
+        if len(parts) < 3:
+            return None
+        ending = ".".join(parts[-2:])
+        found = [
+            path
+            for path in self._modules.get(ending, ())
+            if parts[0] in path.split("/")[:-2] and not is_test(path)
+        ]
+        return found[0] if len(found) == 1 else None
+
     def _renamed(self, name: str) -> list[str]:
         """Return the file of a module whose package was renamed: `DQN.Core.net` in `deepdqn`."""
         top, _, rest = name.lower().partition(".")

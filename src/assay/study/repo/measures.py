@@ -86,8 +86,13 @@ class Measures(Helpers):
         elif tail == "update" and who & {"metrics", "aggregator", "meters"} and not who & {"self"}:
             for keyword in node.keywords:
                 self.metric(keyword.arg or "", node.lineno, 0.65)
+            if "metrics" in who:
+                self.logged([a for a in node.args[:1] if isinstance(a, ast.Dict)], 0.65)
             if several:
                 self._tagged(first, text, node.lineno, 0.8)
+        elif tail == "get" and "/" in text and who & {"metrics", "row", "logs", "stats"}:
+            if OUTCOME_WORDS & set(words(text)):  # `row.get("eval/reward", 0)`
+                self.metric(text, node.lineno, 0.65)
         elif tail == "append" and isinstance(node.func, ast.Attribute):
             self._kept(node, node.func.value)
         elif several and _TAG.fullmatch(text) and NOTES & set(words(tail)):

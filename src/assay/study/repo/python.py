@@ -14,6 +14,7 @@ from typing import Any
 from assay.study.repo.definitions import Definitions
 from assay.study.repo.files import words
 from assay.study.repo.options import literal
+from assay.study.repo.other_python import parse_other
 from assay.study.repo.parts import parts_of
 from assay.study.repo.syntax import (
     LEAVES,
@@ -39,10 +40,7 @@ from assay.study.repo.words import (
 _IMPORT = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+([\w.]+)(?:[ \t]+import[ \t]+([^(\n]*|\([^)]*))?", re.MULTILINE
 )
-_PRINT = re.compile(r"^([ \t]*)print[ \t]+((?![(=.])[^\n]*?),?[ \t]*$", re.MULTILINE)
 _NONE = ast.Constant(None)
-# Where a part begins: nothing that closes or goes on with the one before.
-_PART = re.compile(r"^(?!else\b|elif\b|except\b|finally\b)[A-Za-z_@]")
 
 
 def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) -> Facts:
@@ -61,7 +59,7 @@ def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) 
                 tree = ast.parse(text)
             except SyntaxError:  # Python 2, templates, a newer Python
                 facts.broken = True
-                tree = _parse_old(text)
+                tree = parse_other(text)
                 read_imports(path, text, facts)
         facts.doc = ast.get_docstring(tree) or ""
         facts.parts = parts_of(tree)
@@ -71,37 +69,6 @@ def read_python(path: str, text: str, vocabulary: dict[str, Any] | None = None) 
         facts.broken = True
         return read_imports(path, text, facts)
     return facts
-
-
-def _parse_old(text: str) -> ast.Module:
-    """Return the tree of a file of Python 2, else of its parts that can be parsed."""
-    text = _PRINT.sub(r"\1print(\2)", text)
-    text = re.sub(r"^(\s*except\s+[\w.]+),\s*(\w+)\s*:", r"\1 as \2:", text, flags=re.MULTILINE)
-    try:
-        return ast.parse(text)
-    except SyntaxError:
-        return _parse_parts(text)
-
-
-def _parse_parts(text: str) -> ast.Module:
-    """Return the functions, classes and statements of a file that can be parsed by themselves."""
-    module = ast.Module(body=[], type_ignores=[])
-    lines = text.split("\n")
-    found = [index for index, line in enumerate(lines) if _PART.match(line)]
-    # A decorator belongs to what follows it.
-    starts = [
-        index
-        for before, index in zip([-1, *found], found, strict=False)
-        if before < 0 or not lines[before].startswith("@")
-    ]
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        try:
-            part = ast.parse("\n".join(lines[start:end]))
-        except SyntaxError:
-            continue
-        for node in part.body:
-            module.body.append(ast.increment_lineno(node, start))
-    return module
 
 
 def read_imports(path: str, text: str, facts: Facts | None = None) -> Facts:

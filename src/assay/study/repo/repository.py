@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from assay.study.repo.commands import find_commands
-from assay.study.repo.files import MAX_FILES, Files
+from assay.study.repo.files import MAX_FILES, Files, words
 from assay.study.repo.hints import Hints, mismatch
 from assay.study.repo.python import read_imports, read_python
 from assay.study.repo.reach import Reach
@@ -128,7 +128,16 @@ class Repository:
                 return True
             if any(slot == "reward" for slot, *_ in fact.terms) or fact.speaks >= _ENOUGH:
                 return True
-        return self._called_rl() and any(fact.speaks for fact in self.facts.values())
+        return self._called_rl() and (
+            any(fact.speaks for fact in self.facts.values()) or self._plays_itself()
+        )
+
+    def _plays_itself(self) -> bool:
+        """Return whether networks are imported beside a search for moves, which has no rewards."""
+        modules = {module for fact in self.facts.values() for module in fact.modules}
+        nets = {"torch", "tensorflow", "keras", "jax"} & {m.partition(".")[0] for m in modules}
+        said = {word for path in self.facts for word in words(path)}
+        return bool(nets and said & {"mcts", "selfplay", "alphazero"})
 
     def _called_rl(self) -> bool:
         """Return whether the repository's own description says what it is about."""

@@ -53,10 +53,10 @@ class Steps(Calls):
         """Note where a step computes its reward and its end, not where it hands them on."""
         found: dict[str, int] = {}
         known: dict[str, ast.expr] = {}  # what the step's variables were last set to
-        paid = _paid(node)
+        paid = _paid(node, named=owner.wrapper or not self.classes)
         for item, branch in assignments(node.body, False):
             targets = item.targets if isinstance(item, ast.Assign) else [item.target]
-            value = known.get(item.value.id) if isinstance(item.value, ast.Name) else item.value
+            value = _behind(item.value, known)
             for target in targets:
                 kinds = ast.BinOp if owner.wrapper else ast.BinOp | ast.UnaryOp | ast.Call
                 for part in target.elts if isinstance(target, ast.Tuple) else [target]:
@@ -98,6 +98,11 @@ class Steps(Calls):
             own = own and not set(words(function.attr)) & _FETCHES
         # What is given the reward passes it on.
         own = own and not any(_names(argument, "reward") for argument in value.args)
+        own = own and not any(  # nor does what is given a step: `_to_jax(self._step(action))`
+            isinstance(part, ast.Call) and target_name(part.func) in STEPS
+            for argument in value.args
+            for part in ast.walk(argument)
+        )
         for item in target.elts if own else ():
             if _slot(target_name(item)):
                 yield _slot(target_name(item))
@@ -120,16 +125,48 @@ class Steps(Calls):
                     yield slot, value.lineno
 
 
-def _paid(node: Function) -> set[str]:
-    """Return the variables that a step returns as its reward: `received_reward`."""
-    returned = [part.value for part in ast.walk(node) if isinstance(part, ast.Return)]
-    names = {
-        item.elts[1].id
-        for item in returned
-        if isinstance(item, ast.Tuple) and 3 <= len(item.elts) <= 6
-        if isinstance(item.elts[1], ast.Name)
-    }
-    return {name for name in names if {"reward", "rewards", "rew"} & set(words(name))}
+def _behind(value: ast.expr | None, known: dict[str, ast.expr]) -> ast.expr | None:
+    """Return what a value was worked out as: `profit` of `float(profit)` by what it was set to."""
+    inner = value
+    if isinstance(value, ast.Call) and len(value.args) == 1 and not value.keywords:
+        if target_name(value.func) in ("float", "float32", "float64", "int"):
+            inner = value.args[0]
+    return (
+        known.get(inner.id, None if inner is value else value)
+        if isinstance(inner, ast.Name)
+        else value
+    )
+
+
+def _paid(node: Function, *, named: bool) -> set[str]:
+    """Return the variables that a step returns as its reward: `received_reward`, `gain`.
+
+    Args:
+        node: The step.
+        named: Whether only those are meant that are called rewards.
+    """
+    found = set()
+    for part in ast.walk(node):
+        value = part.value if isinstance(part, ast.Return) else None
+        if not isinstance(value, ast.Tuple) or not 3 <= len(value.elts) <= 6:
+            continue
+        name = target_name(value.elts[1])
+        # The second of `state, gain, done, info` is the reward, whatever it is called.
+        placed = not named and 4 <= len(value.elts) <= 5 and _ends(value.elts[2])
+        if _is_reward(name) or (placed and isinstance(value.elts[1], ast.Name)):
+            found.add(name)
+    for item, _ in assignments(node.body, False):
+        target = (
+            item.target if isinstance(item, ast.AnnAssign) else getattr(item, "targets", [0])[0]
+        )
+        if isinstance(item.value, ast.Attribute) and _is_reward(item.value.attr):
+            if isinstance(target, ast.Name) and target.id in found | REWARD_NAMES:
+                found.add(item.value.attr)  # `reward = self.goal_reward`, which a branch set
+    return found - DONE_NAMES
+
+
+def _is_reward(name: str) -> bool:
+    return bool({"reward", "rewards", "rew"} & set(words(name)))
 
 
 def _slot(name: str) -> str:

@@ -137,6 +137,19 @@ def yields(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return False
 
 
+def returns_step(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function works out a reward and an end, without stepping anything."""
+    calls = [part.func for part in ast.walk(node) if isinstance(part, ast.Call)]
+    if any(isinstance(call, ast.Attribute) and call.attr == "step" for call in calls):
+        return False
+    for part in ast.walk(node):
+        if isinstance(part, ast.Return) and isinstance(part.value, ast.Tuple):
+            names = {item.id for item in part.value.elts if isinstance(item, ast.Name)}
+            if names & {"reward", "rewards"} and names & {"done", "terminated", "dones"}:
+                return True
+    return False
+
+
 def target_name(node: ast.AST) -> str:
     """Return the name that is assigned to: `buffer` for `self.buffer[i]`."""
     while isinstance(node, ast.Subscript):
@@ -189,9 +202,12 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
             if _own(told):  # `bool(self._state["solved"])`
                 return target_name(told) not in DONE_NAMES and key not in DONE_NAMES
         if set(words(tail)) & REPACKS:
+            # Of `reshape(done, [n] + rest)` the first argument is what is repacked.
+            given = node.args[:1] if tail in ("reshape", "tile", "repeat") else node.args
+            given = [item.body if isinstance(item, ast.Lambda) else item for item in given]
             return any(
                 is_computed(argument, branch, slot)
-                for argument in node.args
+                for argument in given
                 if isinstance(argument, ast.BinOp | ast.Compare | ast.BoolOp)
                 or (
                     isinstance(argument, ast.Call)
@@ -200,7 +216,17 @@ def is_computed(node: ast.AST, branch: bool, slot: str) -> bool:
             )
         return True
     if isinstance(node, ast.Subscript) and slot == "reward":
-        return branch and _own(node)  # `self.prices[item]`, where an item was taken
+        # `self.prices[item]`, where an item was taken, or a table: `self.R[state, action]`.
+        looked_up = isinstance(node.slice, ast.Tuple) and target_name(node) not in REWARD_NAMES
+        return (branch or looked_up) and _own(node)
+    if isinstance(node, ast.DictComp | ast.ListComp) and slot == "reward":
+        value = node.value if isinstance(node, ast.DictComp) else node.elt
+        return isinstance(value, ast.BinOp | ast.IfExp | ast.UnaryOp)
+    if isinstance(node, ast.IfExp) and slot == "termination":
+        return any(
+            isinstance(part, ast.Constant) or is_computed(part, True, slot)
+            for part in (node.body, node.orelse)
+        )  # not `done if one else np.array([done])`
     if isinstance(node, ast.Attribute) and slot == "reward":
         if not _own(node) or {"last", "prev", "total", "episode"} & set(words(node.attr)):
             return False

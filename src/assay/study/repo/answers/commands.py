@@ -42,8 +42,11 @@ _ALGORITHMS = {
     "tqc", "reinforce", "rainbow", "impala", "rl", "agent", "policy", "marl", "mappo", "qmix",
     "dreamer",
 }  # fmt: skip
+_STARTS = {"run", "start", "experiment", "launch", "exec", "main", "fit"}
 _Ranked = tuple[float, str, str, Answer]  # weight, place, script
 
+# Libraries of pages that people click on.
+_PAGES = {"streamlit", "gradio", "dash", "nicegui"}
 _ASIDE = {
     "diagnostics",
     "benchmark",
@@ -133,7 +136,8 @@ def _unnamed(repo: Repository) -> Iterable[_Ranked]:
         named = set(words(path.rpartition("/")[2]))
         if not judged.kind and "agent_run" in fact.signals and not named & OTHER_WORDS:
             judged = Purpose("train", 0.7, fact.signals["agent_run"])
-        if judged.kind == "train" and judged.sure >= 0.7 and not repo.files.is_test(path):
+        sure = 0.55 if fact.main > 0 else 0.7  # what says where it begins is meant to be run
+        if judged.kind == "train" and judged.sure >= sure and not repo.files.is_test(path):
             _choose(repo, "train", path, 0.5)
             argv, places = ("python", path), [f"{path}:{judged.line}"]
             yield -0.5, path, path, _answer(repo, "train", argv, path, 0.5, places)
@@ -314,7 +318,7 @@ def _undocumented(
                     argv = (*runner, name, verb)
                     answer = _answer(repo, verb_kind, argv, entry.target, 0.8, places, verb)
                     yield verb_kind, entry.target, answer
-        elif kind and (kind, entry.target) not in seen:
+        elif kind and (kind, entry.target) not in seen and not _says_else(repo, entry.target, kind):
             _choose(repo, kind, entry.target, 0.85)
             places = [entry.place, f"{entry.target}:{judged.line}"]
             answer = _answer(repo, kind, (*runner, name), entry.target, 0.85, places)
@@ -330,6 +334,7 @@ def _undocumented(
         sure -= 0.3 if _ASIDE & set(path.split("/")) else 0.0
         sure -= 0.1 if judged.kind == "train" and without_reward(path) else 0.0
         sure -= 0.3 if judged.kind == "train" and not _about_rl(repo, path) else 0.0
+        sure -= 0.3 if _PAGES & {module.partition(".")[0] for module in fact.modules} else 0.0
         if path in imported and not fact.options and not fact.parsed:
             sure -= 0.2  # a module that can be run to try it out
         if judged.kind and sure >= 0.6:
@@ -341,6 +346,14 @@ def _undocumented(
             places = [f"{path}:{judged.line}", f"{path}:{abs(fact.main)}"]
             answer = _answer(repo, judged.kind, argv, path, sure * 0.85, places)
             yield judged.kind, path, answer
+
+
+def _says_else(repo: Repository, target: str, kind: str) -> bool:
+    """Return whether a program lists what it can do, and nothing of that is of a kind."""
+    verbs = repo.facts[target].subcommands
+    said = {word for verb in verbs for word in words(verb)}
+    wanted = TRAIN_WORDS | _ALGORITHMS if kind == "train" else EVALUATE_WORDS
+    return len(verbs) > 2 and not said & (wanted | _STARTS)
 
 
 def _subcommands(repo: Repository, target: str) -> dict[str, str]:
@@ -416,6 +429,8 @@ def _verb_kind(verb: str) -> str:
         len(words(verb)) == 1 or set(words(verb)[1:]) <= _ALGORITHMS
     ):
         return "train"
+    if len(words(verb)) == 1 and verb in _ALGORITHMS - {"rl", "agent", "policy", "marl"}:
+        return "train"  # `tool grpo`
     if first and first[0] in _EVALUATES and len(words(verb)) == 1:
         return "evaluate"
     return ""

@@ -46,7 +46,9 @@ _PROMISING = (
 _HELD_OUT = {"eval", "evaluation", "evaluate", "test", "evaluator", "val", "validation", "testing"}
 _WHOLE_EPISODES = {"episodic", "episode", "ep", "epi", "total", "eps", "episodes", "undiscounted"}
 _MEAN = {"mean", "avg", "average", "iqm", "median"}
-_EXTREME = {"max", "min", "std", "best", "worst", "last", "per", "step", "raw", "shaped"}
+_EXTREME = {
+    "max", "min", "std", "best", "worst", "last", "per", "step", "raw", "shaped", "history",
+}  # fmt: skip
 
 
 def metrics(repo: Repository) -> tuple[Answer, ...]:
