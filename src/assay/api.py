@@ -25,7 +25,7 @@ from assay.envs.recorded import NO_ENV
 from assay.envs.start_check import check_start
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
-from assay.evaluation.game import evaluate_strategy
+from assay.evaluation.game import evaluate_strategy, policy_strategy
 from assay.experts.choose import choose, named
 from assay.experts.learned_reward import LearnedReward
 from assay.experts.rewards import chosen_reward
@@ -78,14 +78,11 @@ class Run:
         """Play episodes with the deterministic policy of the last checkpoint.
 
         The result is stored in the run directory, every episode of it. `settings` are those of
-        `load`. A run that solves a game is measured exactly, and nothing is played
+        `load`. A run that learned all seats of a game is measured exactly, and nothing is played
         (`assay.evaluation.game`).
         """
         agent = load(self.path, settings=settings)
-        if agent.algorithm.spec.loop == "game":
-            result: EvaluationResult = _evaluate_in_game(agent, self.config, self.env, seed)
-        else:
-            result = evaluate_agent(agent, self.config, self.env, episodes, seed)
+        result = evaluate_agent(agent, self.config, self.env, episodes, seed)
         clock = agent.clock
         label = "-".join([f"seed{seed}", *(f"{k}={v}" for k, v in (settings or {}).items())])
         save_evaluation(self.directory, clock.count, result, label=label, unit=clock.unit)
@@ -326,24 +323,23 @@ def evaluate_agent(
     fix = "Call assay.evaluate(agent.policy, env, ...) with an environment of your own."
     vector = required_vector(config, env, episodes, fix)
     try:
-        return evaluate(agent.policy, vector, episodes=episodes, seed=seed)
+        return _measure(agent.algorithm, agent.policy, vector, episodes, seed)
     finally:
         vector.close()
 
 
-def _evaluate_in_game(agent: Agent, config: RunConfig, env: Any, seed: int) -> EvaluationResult:
-    vector = evaluation_vector(config, env, 1)
-    if vector is None:
-        raise ConfigError(f"The game '{config.env}' was given as an object that cannot be copied.")
-    try:
-        return _measure(agent.algorithm, vector, seed)
-    finally:
-        vector.close()
-
-
-def _measure(algorithm: Any, vector: Vector, seed: int) -> EvaluationResult:
-    """Measure what was learned of a game exactly."""
-    return evaluate_strategy(vector.game_tree(), algorithm.average_strategy(), seed=seed)
+def _measure(
+    algorithm: Any, player: Any, vector: Vector, episodes: int, seed: int
+) -> EvaluationResult:
+    """Play episodes; where all seats of a game were learned, measure what was learned exactly."""
+    if algorithm.spec.loop == "game":
+        return evaluate_strategy(vector.game_tree(), algorithm.average_strategy(), seed=seed)
+    policy = getattr(algorithm, "policy", None)  # an algorithm may act by itself
+    if vector.plays_all_seats and policy is not None and policy.initial_carry(1) is None:
+        tree = vector.game_tree()
+        strategy = policy_strategy(tree, policy, sampled=True)
+        return evaluate_strategy(tree, strategy, seed=seed)
+    return evaluate(player, vector, episodes=episodes, seed=seed)
 
 
 def _training(
@@ -361,10 +357,7 @@ def _training(
         seed = seeding.derive_seed(config.run.seed, "evaluation")
 
         def evaluator(algorithm: Algorithm, clock: Clock) -> EvaluationResult:
-            if algorithm.spec.loop == "game":
-                result = _measure(algorithm, vector, seed)
-            else:
-                result = evaluate(algorithm, vector, episodes=config.run.eval_episodes, seed=seed)
+            result = _measure(algorithm, algorithm, vector, config.run.eval_episodes, seed)
             save_evaluation(directory, clock.count, result, unit=clock.unit)
             return result
 

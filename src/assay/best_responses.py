@@ -17,15 +17,15 @@ import numpy as np
 
 from assay.agents import Agent, load
 from assay.api import train
-from assay.core.errors import AssayError, EnvError
+from assay.core.errors import AssayError
 from assay.core.seeding import derive_rng
 from assay.core.types import ACTION_MASK
 from assay.envs.games.base import Game, History, Player
 from assay.envs.games.seat import Seat, tabular, uniform
+from assay.evaluation.game import policy_strategy
 from assay.evaluation.payoffs import play_game
 from assay.functional.games.tree import Floats, GameTree
-from assay.policies.heads import StochasticHead
-from assay.policies.strategy_table import INFORMATION, TablePolicy
+from assay.policies.strategy_table import INFORMATION
 
 # Squared errors: a Huber loss learns something between the mean and the median of returns, and in
 # a game of chance the two differ.
@@ -152,27 +152,7 @@ def agent_strategy(tree: GameTree, agent: Agent, *, sampled: bool) -> Floats:
     Raises:
         AssayError: The agent is one for other observations, or remembers.
     """
-    policy: Any = agent.policy
-    size = tree.vectors.shape[1:]
-    parts = getattr(policy.spaces.observation, "spaces", {})
-    if set(parts) != {INFORMATION, ACTION_MASK} or parts[INFORMATION].shape != size:
-        raise EnvError(
-            f"The agent does not play '{tree.name}': it sees {policy.spaces.observation}.",
-            "Give a run of this game.",
-        )
-    obs = {INFORMATION: tree.vectors, ACTION_MASK: tree.legal.astype(np.int8)}
-    if isinstance(policy, TablePolicy):
-        return policy.probabilities(obs)
-    if policy.initial_carry(1) is not None:
-        raise AssayError(
-            "The policy has a memory: what it does depends on more than the information set.",
-            "Give a run without one.",
-        )
-    if sampled and isinstance(policy.head, StochasticHead):
-        logits = np.where(tree.legal, policy.parameters(obs).astype(np.float64), -np.inf)
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return weights / weights.sum(axis=1, keepdims=True)
-    return np.eye(tree.num_actions)[np.asarray(policy.act(obs).action)]
+    return policy_strategy(tree, agent.policy, sampled=sampled)
 
 
 def _choose(agent: Agent, moment: History) -> Sequence[float]:

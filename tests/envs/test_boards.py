@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
+import assay
 from assay.core.errors import ConfigError, EnvError
 from assay.envs.boards.players import MinimaxPlayer, RandomPlayer, make_player, pick, solve
-from assay.envs.boards.vector import BoardVector
+from assay.envs.boards.vector import Board, BoardVector
 from assay.envs.make import make_vector
 from assay.functional.boards import CONNECT_FOUR, GAMES, TICTACTOE, BoardGame, Boards
 from assay.testing.algorithms import Rig
@@ -252,6 +255,30 @@ def test_one_player_algorithms_need_an_opponent() -> None:
     with pytest.raises(ConfigError, match="dqn learns as one player") as caught:
         Rig("dqn", "tictactoe")
     assert "opponent" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        (lambda: Board("tictactoe"), {}),
+        (Board("tictactoe"), {}),
+        (BoardVector(GAMES["tictactoe"], 2), {"num_envs": 2}),
+        ("tictactoe", {"wrappers": ["sign_reward"]}),
+    ],
+    ids=["factory", "object", "vector", "wrapped"],
+)
+def test_boards_that_are_not_named_need_one_as_well(
+    env: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="dqn learns as one player"):
+        assay.train("dqn", env, env_steps=10, eval_every=0, root=tmp_path, **settings)
+
+
+def test_a_board_with_an_opponent_is_for_one_player() -> None:
+    with make_vector(partial(Board, "tictactoe", "random"), 2) as env:
+        assert not env.self_play
+    with make_vector(partial(Board, "tictactoe"), 2) as env:
+        assert env.self_play
 
 
 def test_evaluation_is_against_a_yardstick() -> None:

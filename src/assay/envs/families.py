@@ -15,6 +15,7 @@ import gymnasium as gym
 from assay.core.errors import MissingExtraError
 from assay.envs.dm_control import register_dm_control
 from assay.envs.games.open_spiel import PREFIX
+from assay.envs.games.registry import game_entry
 from assay.envs.petting_zoo import register_petting_zoo
 from assay.envs.robotics import register_robotics
 
@@ -71,8 +72,7 @@ def _register_minigrid() -> None:
 def _register_openspiel() -> None:
     for name in importlib.import_module("pyspiel").registered_names():
         if PREFIX + name not in gym.registry:
-            game = PREFIX + name
-            gym.register(game, entry_point="assay.envs.games.seat:Seat", kwargs={"game": game})
+            gym.register(PREFIX + name, **game_entry(PREFIX + name))
 
 
 ATARI = Family(

@@ -264,9 +264,9 @@ class Batched:
         self._resetting = state["resetting"]
 
     def first_env(self) -> Any:
-        """Return the vector if it has goal functions, else its first environment, or None."""
+        """Return the vector if it has what is asked for, else its first environment, or None."""
         inner: Any = self.env.unwrapped
-        if hasattr(inner, "compute_reward"):
+        if any(hasattr(inner, name) for name in ("compute_reward", "tree", "self_play")):
             return inner
         return next(iter(getattr(inner, "envs", None) or ()), None)
 

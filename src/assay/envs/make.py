@@ -27,10 +27,11 @@ from assay.envs.atari import (
     make_atari_vector,
     preprocesses,
 )
-from assay.envs.boards.vector import SELF, make_boards
+from assay.envs.boards.vector import make_boards
 from assay.envs.dm_control import is_dm_control, make_dm_control, pixel_stack
 from assay.envs.env_errors import env_failure
 from assay.envs.families import ATARI, family_of
+from assay.envs.games.registry import ALL_SEATS, is_game
 from assay.envs.gym_vector import Batched
 from assay.envs.limits import EPISODE_BOUND, Factory, make_limited, own_limit
 from assay.envs.minigrid import Symbols, is_minigrid
@@ -352,9 +353,7 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
         return Vector(batched, env_id, limit=native.max_episode_steps)
     if env_id in GAMES and backend in ("auto", "vector") and "render_mode" not in kwargs:
         boards = make_boards(env_id, asked.count, kwargs, limit, training)
-        vector = Vector(Batched(boards, env_id, trusted=True), env_id, limit=boards.game.cells)
-        vector.self_play = boards.opponent == SELF
-        return vector
+        return Vector(Batched(boards, env_id, trusted=True), env_id, limit=boards.game.cells)
     spec = find_spec(env_id)
     atari = preprocesses(spec, kwargs, settings)
     stack = settings.frame_stack if atari else None
@@ -425,6 +424,8 @@ def _vector_fits(spec: EnvSpec, kwargs: dict[str, Any], atari: bool, limit: int 
     if is_atari(spec):
         return atari and has_vector(spec, kwargs)
     if spec.vector_entry_point is None:
+        return False
+    if is_game(spec.id) and (kwargs.get("seat") != ALL_SEATS or "opponent" in kwargs):
         return False
     return limit is None or _takes_limit(spec.vector_entry_point)
 

@@ -28,7 +28,7 @@ from gymnasium.vector.utils import batch_space
 
 from assay.core.errors import EnvError
 from assay.core.types import State
-from assay.envs.games.registry import OWN
+from assay.envs.games.registry import OWN, game_entry
 from assay.envs.native.base import NativeVectorEnv
 from assay.envs.native.cartpole import THETA_LIMIT, X_LIMIT, CartPole
 from assay.envs.petting_zoo import make_named
@@ -338,6 +338,6 @@ gym.register(
 )
 
 for _game in OWN:
-    gym.register(_game, entry_point="assay.envs.games.seat:Seat", kwargs={"game": _game})
+    gym.register(_game, **game_entry(_game))
 for _game in ("tictactoe", "connect_four"):
     gym.register(_game, entry_point="assay.envs.boards.vector:Board", kwargs={"game": _game})

@@ -16,6 +16,7 @@ from assay.envs.goals import GoalFunctions
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.envs.sync import Step
 from assay.envs.termination import named_rule, own_rule
+from assay.functional.boards import GAMES
 from assay.functional.games.tree import GameTree
 
 __all__ = ["Backend", "Step", "Vector"]
@@ -92,11 +93,7 @@ class Vector:
         plain: Whether they were made from an id of Gymnasium, with its own settings.
         steps: How often `step` was called.
         resets_in_steps: Whether rows may be resets in place of transitions (NEXT_STEP autoreset).
-        self_play: Whether the agent plays all seats of a game, one after the other: observations
-            and rewards are those of who moves.
     """
-
-    self_play: bool = False
 
     def __init__(
         self,
@@ -260,7 +257,7 @@ class Vector:
         Raises:
             EnvError: They are not a game, or one that is too large.
         """
-        tree = getattr(getattr(self.backend.first_env(), "unwrapped", None), "tree", None)
+        tree = self._tree()
         if tree is None:
             raise EnvError(
                 f"'{self.name}' is not a game that can be written out.",
@@ -268,6 +265,27 @@ class Vector:
             )
         found: GameTree = tree()
         return found
+
+    @property
+    def plays_all_seats(self) -> bool:
+        """Return whether agents play all seats of a game that `game_tree` writes out."""
+        return self.spaces.team is not None and self._tree() is not None
+
+    def _tree(self) -> Any:
+        return getattr(getattr(self.backend.first_env(), "unwrapped", None), "tree", None)
+
+    @property
+    def self_play(self) -> bool:
+        """Return whether one agent plays all seats of a board game, one after the other.
+
+        Observations and rewards are then those of who moves.
+        """
+        inside: Any = self.backend
+        while hasattr(inside, "inner"):  # wrappers
+            inside = inside.inner
+        if not GAMES.keys() & getattr(inside.observations.space, "spaces", {}).keys():
+            return False  # before an environment is made to be asked
+        return bool(getattr(inside.first_env().unwrapped, "self_play", False))
 
     def termination_rule(self) -> Termination | None:
         """Return which observations end an episode, or None if that is not known."""

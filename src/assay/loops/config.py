@@ -16,6 +16,7 @@ from assay.core.config import Model, Settings, parse
 from assay.core.errors import ConfigError, nearest
 from assay.core.presets import preset
 from assay.core.types import Problem, Sight
+from assay.envs.games.registry import ALL_SEATS, is_game
 from assay.envs.recorded import NO_ENV
 from assay.loops.run_settings import (
     AnySettings,
@@ -158,6 +159,9 @@ def resolve(
         _refuse_other_loops(name, layer.get("run"), model)
         values |= _flat(_without_suffix(layer), asked)
     _refuse_other_loops(name, {k: v for k, v in values.items() if k not in hp_fields}, model)
+    kwargs = values.get("env_kwargs") or {}
+    if cls.spec.agents == "many" and is_game(env) and isinstance(kwargs, Mapping):
+        values["env_kwargs"] = {"seat": ALL_SEATS, **kwargs}
     unknown = [k for k in values if k not in hp_fields | run_fields]
     if unknown:
         hints = " ".join(f"'{k}'. {_hint(k, hp_fields | run_fields)}" for k in unknown)

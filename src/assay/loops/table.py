@@ -87,7 +87,7 @@ def make_loop(
         ConfigError: It is to know how episodes end, and nobody does; or it cannot play against
             itself, and that is what the environment is for.
     """
-    if getattr(env, "self_play", False) and not algorithm.plays_itself:
+    if env.self_play and not algorithm.plays_itself:
         raise ConfigError(
             f"{algorithm.spec.name} learns as one player, and in '{env.name}' it would play both.",
             'Give it an opponent, as in env_kwargs="{opponent: random}", or train alphazero.',

@@ -56,6 +56,11 @@ class BoardVector(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
         self.second = np.zeros(num_envs, np.bool_)  # where the opponent began this game
         self._rngs: list[np.random.Generator] = []
 
+    @property
+    def self_play(self) -> bool:
+        """Return whether one agent plays both seats."""
+        return self.opponent == SELF
+
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, dict[str, Any]]:
@@ -167,7 +172,7 @@ class Board(gym.Env[Obs, int]):
         self.copies = BoardVector(GAMES[game], 1, opponent)
         self.observation_space = self.copies.single_observation_space
         self.action_space = self.copies.single_action_space
-        self.render_mode = render_mode
+        self.render_mode, self.self_play = render_mode, self.copies.self_play
         self._shown = self.copies.boards[0]
 
     def reset(

@@ -17,6 +17,20 @@ from assay.functional.games.tree import GameTree
 
 OWN = ("kuhn_poker", "leduc_poker", *MATRIX_GAMES)
 
+ALL_SEATS = "all"  # the setting `seat` of a game whose seats are all played by agents
+_SEAT = "assay.envs.games.table:make_seat"
+
+
+def is_game(env_id: str) -> bool:
+    """Return whether an id is that of a game."""
+    return env_id in OWN or env_id.startswith(PREFIX)
+
+
+def game_entry(name: str) -> dict[str, Any]:
+    """Return how Gymnasium registers a game: one seat of it, or all of them."""
+    table = "assay.envs.games.table:Table"
+    return {"entry_point": _SEAT, "vector_entry_point": table, "kwargs": {"game": name}}
+
 
 def make_game(name: str, settings: Mapping[str, Any] | None = None) -> Game:
     """Return the game of a name: one of `OWN`, or `openspiel/NAME` with its settings.

@@ -49,6 +49,7 @@ class NativeTeam(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
         *,
         variables: int,
         state: int = 0,
+        masks: bool = False,
     ) -> None:
         """Make the spaces.
 
@@ -58,6 +59,7 @@ class NativeTeam(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
             agents: How many numbers each sees, and its actions, by name.
             variables: How many numbers the state of a copy has.
             state: Width of the global state that agents' critics may see.
+            masks: Whether actions may be forbidden; then the subclass says so in `_obs`.
         """
         for name, value in (("num_envs", num_envs), ("max_episode_steps", limit)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -69,6 +71,7 @@ class NativeTeam(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
             tuple(spaces.Box(-np.inf, np.inf, (n,), np.float32) for n, _ in agents.values()),
             tuple(action for _, action in agents.values()),
             state > 0,
+            masks,
         )
         joint = joint_spaces(self.team, state)
         self.single_observation_space, self.single_action_space = joint
