@@ -27,6 +27,7 @@ from assay.core.types import (
     Spaces,
     Team,
     Tree,
+    unpack,
 )
 from assay.policies.policy import Policy
 
@@ -200,8 +201,12 @@ class TeamPolicy:
         shape = (rows, size) if discrete else (rows, size, most)
         action = np.zeros(shape, np.int64 if discrete else np.float32)
         extras: dict[str, Array] = {}
+        after: dict[str, Array] = {}
         for crew, policy in self._pairs:
-            choice = policy.act(crew.see(obs), None, explore)
+            own = None if carry is None else own_carry(crew, carry)
+            choice = policy.act(crew.see(obs), own, explore)
+            if carry is not None:
+                after |= _joint(crew, rows, choice.carry)
             places = crew._index
             if discrete:
                 action[:, places] = choice.action.reshape(rows, crew.size)
@@ -217,11 +222,21 @@ class TeamPolicy:
                     extras[name][:, places, : own.shape[2]] = own
                 else:
                     extras[name][:, places] = own
-        return Action(action if discrete else action.reshape(rows, -1), None, extras)
+        kept = None if carry is None else after
+        return Action(action if discrete else action.reshape(rows, -1), kept, extras)
 
     def initial_carry(self, n: int) -> Tree:
-        """Return None: the policies do not remember."""
-        return None
+        """Return what every agent carries at an episode's start, [n, k, ...] of each crew; or None.
+
+        Either the policies of all crews have a memory, or none has.
+        """
+        found: dict[str, Array] = {}
+        for crew, policy in self._pairs:
+            own = policy.initial_carry(n * crew.size)
+            if own is None:
+                return None
+            found |= _joint(crew, n, own)
+        return found
 
     def rewarded(self, carry: Tree, reward: Array) -> Tree:
         """Return the carry as it is."""
@@ -232,6 +247,19 @@ class TeamPolicy:
         return TeamModule(self)
 
 
+def _joint(crew: Crew, rows: int, carry: Tree) -> dict[str, Array]:
+    """Return a crew's memories [rows * k, ...] as a part of the joint carry [rows, k, ...]."""
+    return {
+        f"{crew.name}/{name}": x.reshape(rows, crew.size, *x.shape[1:]) for name, x in carry.items()
+    }
+
+
+def own_carry(crew: Crew, carry: Tree) -> Tree:
+    """Return a crew's memories [rows * k, ...] of the joint carry."""
+    own = unpack(crew.name, carry)
+    return {name: x.reshape(-1, *x.shape[2:]) for name, x in own.items()}
+
+
 class TeamModule(nn.Module):
     """The deterministic policies of a team as one torch module."""
 
@@ -240,17 +268,24 @@ class TeamModule(nn.Module):
         self.crews = policy.crews
         self.parts = nn.ModuleList([p.module() for p in policy.policies.values()])
 
-    def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Return joint actions."""
+    def forward(self, obs: dict[str, Tensor], carry: Tree = None) -> Any:
+        """Return joint actions; with memories, and the joint carry after them."""
         rows, size = obs[AGENT_OBS].shape[:2]
         crew = self.crews[0]
         discrete, most = crew.discrete, crew.most
         shape = (rows, size) if discrete else (rows, size, most)
         action = torch.zeros(shape, dtype=torch.int64 if discrete else torch.float32)
+        after: dict[str, Tensor] = {}
         for crew, part in zip(self.crews, self.parts, strict=True):
-            own = part(crew.see(obs)).reshape(rows, crew.size, *([] if discrete else [-1]))
+            seen = crew.see(obs)
+            chosen = part(seen) if carry is None else part(seen, own_carry(crew, carry))
+            if carry is not None:
+                chosen, kept = chosen
+                after |= _joint(crew, rows, kept)
+            own = chosen.reshape(rows, crew.size, *([] if discrete else [-1]))
             if discrete:
                 action[:, list(crew.members)] = own
             else:
                 action[:, list(crew.members), : own.shape[2]] = own
-        return action if discrete else action.reshape(rows, -1)
+        joint = action if discrete else action.reshape(rows, -1)
+        return joint if carry is None else (joint, after)

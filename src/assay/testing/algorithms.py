@@ -581,7 +581,7 @@ class AlgorithmContract:
         rig = self.rig(case, num_envs=6, **settings)
         rig.learn(self.updates)
         module = rig.algorithm.policy.module()
-        carry = rig.algorithm.initial_carry(6)
+        carry = rig.algorithm.policy.initial_carry(6)
         for _ in range(5):
             choice = rig.algorithm.act(rig.obs, carry, False)
             expected = choice.action

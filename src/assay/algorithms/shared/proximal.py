@@ -91,8 +91,10 @@ def flat_batch(
     return pack("obs", obs) | {k: v.to(device) for k, v in tensors.items()}
 
 
-def run_epochs(algorithm: Algorithm, step: Step, batch: dict[str, Tensor], size: int) -> None:
-    """Take the optimizer steps on one rollout of `size` transitions."""
+def run_epochs(
+    algorithm: Algorithm, step: Step, batch: dict[str, Tensor], size: int, chunk: int = 1
+) -> None:
+    """Take the optimizer steps on one rollout of `size` rows, each of `chunk` transitions."""
     hp, device, progress = algorithm.hp, algorithm.device, algorithm.clock.progress
     batch["clip"] = torch.tensor(hp.clip(progress), device=device)
     batch["entropy_coef"] = torch.tensor(hp.entropy_coef(progress), device=device)
@@ -100,7 +102,7 @@ def run_epochs(algorithm: Algorithm, step: Step, batch: dict[str, Tensor], size:
     for _ in range(hp.epochs):
         order = torch.from_numpy(algorithm.rng.permutation(size)).to(device)
         kls = []
-        for index in order.split(hp.minibatch_size):
+        for index in order.split(hp.minibatch_size // chunk):
             metrics = step(batch, lr, index)
             if hp.target_kl is not None:
                 found = step.metrics(metrics).items()  # of every policy that is learned

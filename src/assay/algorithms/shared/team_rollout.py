@@ -6,7 +6,7 @@ one whose turn it is not, is never learned from as an actor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 from assay.algorithms.settings import ProximalSettings, Unused
 from assay.buffers.rollout import Rollout
 from assay.core.types import (
+    AGENT_OBS,
     AGENT_REWARD,
     AGENT_TERMINATED,
     AGENT_TRUNCATED,
@@ -127,6 +128,17 @@ def team_values(values: Any, data: Rollout, tensors: Any) -> tuple[Tree, np.ndar
     return obs, value, next_value
 
 
+def crew_values(
+    crews: Sequence[Crew], nets: Iterable[Any], scales: ValueScales, obs: Tree
+) -> np.ndarray:
+    """Return V [B, A] of what each agent sees of joint observations, in the units of rewards."""
+    value = np.zeros(obs[AGENT_OBS].shape[:2], np.float32)
+    for i, (crew, net) in enumerate(zip(crews, nets, strict=True)):
+        own = net.value(crew.see(obs)).cpu().numpy().reshape(len(value), crew.size)
+        value[:, list(crew.members)] = scales.real(i, own)
+    return value
+
+
 def team_advantages(
     data: Rollout, hp: TeamSettings, value: np.ndarray, next_value: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -176,10 +188,25 @@ class TeamLearner(Protocol):
         """Return V [B, A] of joint observations as tensors, in the units of rewards."""
 
 
-def prepare_team(learner: TeamLearner, data: Rollout) -> dict[str, Tensor]:
-    """Return a rollout as rows [T * N] of all agents, with values, advantages and returns."""
-    obs, value, next_value = team_values(learner.team_value, data, learner.tensors)
+def team_columns(
+    learner: TeamLearner,
+    data: Rollout,
+    value: np.ndarray,
+    next_value: np.ndarray,
+    only: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """Return what a loss takes besides observations, [T, N, ...], with advantages and returns.
+
+    Args:
+        learner: Whose settings count, and whose values are scaled.
+        data: The rollout.
+        value: [T, N, A] of every state, in the units of rewards; it is scaled in place.
+        next_value: [T, N, A] of its true successor.
+        only: [T, N, A] of all that agents did, what is learned from.
+    """
     advantage, target, acts, counts = team_advantages(data, learner.hp, value, next_value)
+    if only is not None:
+        acts, counts = acts * only, counts * only
     fit = losses.explained_variance(value, target, counts)
     learner.note(explained_variance=float(fit))
     scales = learner.scales
@@ -191,10 +218,21 @@ def prepare_team(learner: TeamLearner, data: Rollout) -> dict[str, Tensor]:
     action = data.action
     if "raw_action" in data.extras:
         action = data.extras["raw_action"].reshape(action.shape)
-    columns = {
+    return {
         "action": action, "log_prob": data.extras["log_prob"], "value": value,
         "advantage": advantage, "target": target, "weight": acts, "value_weight": counts,
     }  # fmt: skip
+
+
+def prepare_team(
+    learner: TeamLearner, data: Rollout, only: np.ndarray | None = None
+) -> dict[str, Tensor]:
+    """Return a rollout as rows [T * N] of all agents, with values, advantages and returns.
+
+    Of all that agents did, `only` [T, N, A] is learned from, if it is given.
+    """
+    obs, value, next_value = team_values(learner.team_value, data, learner.tensors)
+    columns = team_columns(learner, data, value, next_value, only)
     size = data.length * data.num_envs
     rows = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in columns.items()}
     return pack("obs", obs) | {k: v.to(learner.device) for k, v in rows.items()}
