@@ -115,7 +115,7 @@ class RecurrentCentralActorCritic(RecurrentActorCritic):
             **hp.gaussian(action), **hp.memory_options(),
         )  # fmt: skip
         self.central = _Central(crew, state, hp.reward == "team")
-        self.value_head = nn.Identity()  # the critic is in its place
+        self.value_head = nn.Sequential()  # the critic is in its place
         self.critic = mlp((self.central.width + hp.memory_size, *hp.hidden, 1), hp.activation)
 
     def value(self, obs: Tree, y: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ every chunk of steps; gradients run through time within chunks, and a minibatch 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,7 +30,7 @@ from assay.algorithms.shared.team_rollout import (
 )
 from assay.buffers.rollout import Rollout
 from assay.core.errors import ConfigError
-from assay.core.types import ALIVE, Spaces, Tree, pack, tree_map, unpack
+from assay.core.types import ALIVE, Problem, Spaces, Tree, pack, tree_map, unpack
 from assay.functional.distributions import policy_distribution
 from assay.functional.recurrent import by_step, chunks_of
 from assay.networks.rnn import Kind
@@ -41,8 +42,15 @@ _NEEDS_MEMORY = ("memory_size", "memory_layers", "head_hidden", "chunk")
 class TeamMemorySettings(MemorySettings, TeamSettings):
     """PPO for several agents, with a memory each as an option."""
 
-    memory: Kind | None = Field(None, description="Kind of memory that each agent has; or none.")
+    memory: Kind | None = Field(  # type: ignore[assignment]
+        None, description="Kind of memory that each agent has; or none."
+    )
     chunk: int = Field(8, gt=0, description="Steps that gradients run back through (memory).")
+
+    @classmethod
+    def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what PPO for several agents takes; rollouts are cut into chunks for a memory."""
+        return super().fitted(problem, given if given.get("memory") else {**given, "chunk": 1})
 
     def unused(self, spaces: Spaces) -> Unused:
         """Yield the settings of a memory where there is none."""
