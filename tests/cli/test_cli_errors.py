@@ -27,7 +27,8 @@ print("imported", *sorted({name.partition(".")[0] for name in sys.modules}), fil
 """
 VERBS = (
     "train", "resume", "evaluate", "evaluate equilibria", "compare", "plot", "diagnose", "runs",
-    "algorithms", "envs", "export", "predict", "doctor", "demo", "league",
+    "algorithms", "envs", "export", "predict", "doctor", "demo", "league", "explain", "test",
+    "design", "prefer", "skills",
 )  # fmt: skip
 
 

@@ -92,7 +92,8 @@ def test_traits_are_what_the_algorithm_can_do(name: str) -> None:
         assert (trait in traits) == (setting in fields), trait
     assert ("recorded" in traits) == cls.takes_both
     assert ("rules" in traits) == (cls.plays_itself or cls.spec.loop == "game")
-    assert "memory" in traits or "memory" not in fields
+    assert ("memory" in fields) <= bool({"memory", "recall"} & {*traits})
+    assert ("recall" in traits) == ("memory" in fields and fields["memory"].default is None)
 
 
 def test_an_unknown_trait_names_the_nearest() -> None:

@@ -47,7 +47,7 @@ from assay.policies.team import Crew, TeamPolicy, make_crews
     family="multi-agent",
     paper="arXiv:2011.09533",
     agents="many",
-    traits=("first",),
+    traits=("first", "recall"),
 )
 class IPPO(Algorithm):
     """PPO for each of several agents. First choice for several agents, also against each other."""

@@ -129,7 +129,7 @@ class RecurrentCentralActorCritic(RecurrentActorCritic):
     family="multi-agent",
     paper="arXiv:2103.01955",
     agents="many",
-    traits=("central",),
+    traits=("central", "recall"),
 )
 class MAPPO(Algorithm):
     """PPO with a critic that sees the whole. For teams, where acting takes little information."""

@@ -37,6 +37,7 @@ TRAITS = {
     "levels": "it learns levels that decide at different intervals",
     "memory": "it acts on what it remembers",
     "novelty": "it can reward what is new",
+    "recall": "it can have a memory",
     "recorded": "it learns from recorded data and an environment in one run",
     "returns": "it imitates given a return, so that the data must have rewards",
     "reward": "it finds the reward behind what it imitates",

@@ -137,14 +137,22 @@ def _reasons(spec: AlgorithmSpec, facts: Facts, problem: Problem) -> Reasons:
             yield -5, "actors lag behind, and it is on-policy without a correction"
 
 
-def _memory(spec: AlgorithmSpec, facts: Facts, problem: Problem) -> Reasons:
+def _past_matters(facts: Facts, problem: Problem) -> bool:
+    """Return whether something has to be remembered that no history covers."""
     entries = problem.state.entries if problem.state is not None else ()
     stacked = max((entry.history for entry in entries), default=1)
     needed = problem.mdp.memory if problem.mdp is not None else None
     covered = stacked > 1 and needed is not None and stacked >= needed
+    return facts.partial and not covered and not facts.game
+
+
+def _memory(spec: AlgorithmSpec, facts: Facts, problem: Problem) -> Reasons:
     has = "memory" in spec.traits
-    if facts.partial and not covered and not facts.team and not facts.game:
-        yield (6, TRAITS["memory"]) if has else (-6, "it sees one moment, and the past matters")
+    if _past_matters(facts, problem):
+        if facts.team:  # each of whom sees little by nature
+            yield from [(2, TRAITS["recall"])] if "recall" in spec.traits else []
+        else:
+            yield (6, TRAITS["memory"]) if has else (-6, "it sees one moment, and the past matters")
     elif has:
         yield -2, "its memory costs time, and nothing has to be remembered"
 
@@ -288,6 +296,8 @@ def _settings(spec: AlgorithmSpec, facts: Facts, problem: Problem) -> dict[str, 
         made["her"] = "future"
     if any(text.startswith("the reward is rare") for _, text in _search_for_reward(spec, problem)):
         made["rnd"] = NOVELTY
+    if "recall" in spec.traits and _past_matters(facts, problem):
+        made["memory"] = "gru"
     if reward is not None and reward.risk == "averse" and "risk" in spec.traits:
         made["cvar"] = CVAR
     if shown is not None and shown.data and (spec.loop == "offline" or "recorded" in spec.traits):
