@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +11,13 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 
 import assay.envs.tasks  # noqa: F401 (registers them)
 from assay.core.errors import AssayError, EnvError, MissingExtraError
 from assay.core.imports import import_named
 from assay.core.types import Sight
+from assay.envs.arguments import MAKE_KWARGS, refuse_unknown, takes_limit, usual_arguments
 from assay.envs.atari import (
     AtariSettings,
     atari_limit,
@@ -39,7 +39,7 @@ from assay.envs.native import NATIVE, make_native
 from assay.envs.native.base import NativeVectorEnv
 from assay.envs.native.team import NativeTeam
 from assay.envs.petting_zoo import as_joint, is_petting_zoo, make_joint
-from assay.envs.remade import arguments_of, make_remade, usual_arguments
+from assay.envs.remade import arguments_of, make_remade
 from assay.envs.robotics import PACKAGE, fix_joint_types
 from assay.envs.sync import Sync
 from assay.envs.variation.settings import varied
@@ -61,8 +61,6 @@ _EXTRAS = {
     "gymnasium.envs.mujoco": ("mujoco", "mujoco"),
     PACKAGE: ("gymnasium-robotics", "robotics"),
 }
-# Settings that Gymnasium's `make` takes itself.
-_MAKE_KWARGS = {"max_episode_steps", "render_mode"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +170,7 @@ def _made(env: EnvLike, asked: _Asked) -> Vector:
         return _from_env(as_joint(env), asked)
     if isinstance(env, str):
         vector = _from_id(env, asked)
-        plain = asked.repeat is None and asked.kwargs.keys() <= _MAKE_KWARGS
+        plain = asked.repeat is None and asked.kwargs.keys() <= MAKE_KWARGS
         vector.plain = plain and _is_gymnasiums(vector.name)
         return vector
     if callable(env):
@@ -220,7 +218,7 @@ def make_env(
     """
     kwargs, limit = _take_limit(env_id, dict(env_kwargs or {}), max_episode_steps)
     spec = find_spec(env_id)
-    _refuse_unknown_kwargs(spec, spec.entry_point, kwargs)
+    refuse_unknown(spec, spec.entry_point, kwargs)
     try:
         return _make_one(spec, kwargs, atari or AtariSettings(), training, limit)
     except Exception as error:
@@ -374,7 +372,7 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
             if atari:
                 env = make_atari_vector(spec, asked.count, kwargs, settings, training, limit)
             else:
-                _refuse_unknown_kwargs(spec, spec.vector_entry_point, kwargs)
+                refuse_unknown(spec, spec.vector_entry_point, kwargs)
                 env = gym.make_vec(
                     spec,
                     asked.count,
@@ -383,7 +381,7 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
                 )
             ours = isinstance(env, NativeVectorEnv | NativeTeam)
             return Vector(Batched(env, spec.id, ours, asked.text), spec.id, stack, declared)
-        _refuse_unknown_kwargs(spec, spec.entry_point, kwargs)
+        refuse_unknown(spec, spec.entry_point, kwargs)
     except Exception as error:
         raise _making_failure(error, spec) from error
     # A worker process finds the spec of dm_control again: unpacking it would import dm_control
@@ -427,12 +425,7 @@ def _vector_fits(spec: EnvSpec, kwargs: dict[str, Any], atari: bool, limit: int 
         return False
     if is_game(spec.id) and (kwargs.get("seat") != ALL_SEATS or "opponent" in kwargs):
         return False
-    return limit is None or _takes_limit(spec.vector_entry_point)
-
-
-def _takes_limit(entry_point: Any) -> bool:
-    parameters = _parameters(entry_point)
-    return parameters is None or "max_episode_steps" in parameters
+    return limit is None or takes_limit(spec.vector_entry_point)
 
 
 def _make_one(
@@ -492,30 +485,6 @@ def _make_one_or_explain(
 def _call(factory: Any, kwargs: dict[str, Any], more: Mapping[str, Any]) -> gym.Env[Any, Any]:
     made: gym.Env[Any, Any] = make_joint(factory, **{**kwargs, **more})
     return made
-
-
-def _refuse_unknown_kwargs(spec: EnvSpec, entry_point: Any, kwargs: dict[str, Any]) -> None:
-    parameters = _parameters(entry_point)
-    if parameters is None:
-        return
-    known = (parameters | _MAKE_KWARGS) - {"self", "num_envs"}
-    for key in kwargs:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(sorted(known))}."
-            raise EnvError(f"'{spec.id}' has no setting '{key}'.", hint)
-
-
-def _parameters(entry_point: Any) -> set[str] | None:
-    """Return the names of an entry point's parameters, or None if it takes any."""
-    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    try:
-        parameters = inspect.signature(creator).parameters
-    except (TypeError, ValueError):
-        return None
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return None
-    return set(parameters)
 
 
 def _making_failure(error: Exception, spec: EnvSpec) -> AssayError:

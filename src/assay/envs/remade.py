@@ -6,14 +6,12 @@ numbers and flags that have a value already can be named: a default, or one in `
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import load_env_creator
 
-from assay.core.errors import EnvError, nearest
+from assay.core.errors import EnvError
 from assay.core.seeding import derive_seed
 from assay.envs.env_errors import SEED_BITS
 
@@ -93,29 +91,6 @@ def make_remade(make: Make, usual: Mapping[str, Any]) -> gym.Env[Any, Any]:
 def arguments_of(parameters: Iterable[str]) -> tuple[str, ...]:
     """Return which arguments are among parameters."""
     return tuple(name.removeprefix(PREFIX) for name in parameters if name.startswith(PREFIX))
-
-
-def usual_arguments(
-    names: Iterable[str], creator: Any, given: Mapping[str, Any], label: str
-) -> dict[str, Any]:
-    """Return the values of arguments: those that are given, or the defaults of the constructor.
-
-    Raises:
-        EnvError: One has no value, or one that is not a number.
-    """
-    creator = load_env_creator(creator) if isinstance(creator, str) else creator
-    try:
-        found = {n: p.default for n, p in inspect.signature(creator).parameters.items()}
-    except (TypeError, ValueError):
-        found = {}
-    known = {n: v for n, v in {**found, **given}.items() if isinstance(v, bool | int | float)}
-    for name in names:
-        if name not in known:
-            raise EnvError(
-                f"'{label}' has no argument '{name}' with a number as its value.",
-                nearest(name, known) if known else "Give it a value in env_kwargs.",
-            )
-    return {name: known[name] for name in names}
 
 
 def remade_of(env: gym.Env[Any, Any]) -> Remade | None:
