@@ -213,6 +213,15 @@ def test_timed_attacks_are_made_where_most_is_at_stake() -> None:
     assert urgent(obs, None).tolist() == [False, True, True, False]
     shown = Timed(lambda obs, carry: obs + 1, urgent)(obs, None)
     assert (shown - obs)[:, 0].tolist() == pytest.approx([0, 1, 1, 0])
+    strong = make_policy(
+        nn.Sequential(make_encoder(LOOSE, hidden=()), nn.Linear(3, 2), nn.Tanh()),
+        DeterministicHead(TORQUE, lambda: 0.0), TORQUE,
+    )  # fmt: skip
+    rows = batch(9)
+    decided = np.abs(strong.act(rows).action).mean(1)
+    path = GradientPath(strong, room(), states())
+    third = Urgent(path, [(row[None], None) for row in rows], 1 / 3)
+    assert third(rows, None).tolist() == (decided >= np.sort(decided)[-3]).tolist()
     chance = ByChance(0.3, np.random.default_rng(0))(np.zeros((10_000, 3)), None)
     assert chance.mean() == pytest.approx(0.3, abs=0.02)
 

@@ -16,7 +16,7 @@ from assay.functional.layout import box_scale
 from assay.loops.collect import random_actions
 from assay.policies.heads import StochasticHead
 from assay.robustness.disturbed import Around, Sight
-from assay.robustness.gradients import GradientPath, stacked
+from assay.robustness.gradients import GradientPath, ranges, stacked
 
 Rows = NDArray[np.bool_]
 When = Callable[[Tree, Tree], Rows]  # observations and the carry -> which rows are attacked
@@ -45,9 +45,10 @@ class Urgent:
     """The moments in which most is at stake (arXiv:1703.06748), a given share of them.
 
     That is max_a pi(a|s) - min_a pi(a|s) of choices, or the same of values where the run has
-    values; the paper turns those into probabilities, which needs a temperature. Of other actions,
-    it is how far a small budget pushes them to first order: sum_j |dg/ds_j| scale_j, with g what a
-    gradient attack maximises. The threshold is a quantile over undisturbed episodes.
+    values; the paper turns those into probabilities, which needs a temperature. The paper has
+    choices alone. Of Box actions it is how decided they are, the mean of |a_i - c_i| in units of
+    half the range, and of several choices at once the sum of their leads. The threshold is a
+    quantile over undisturbed episodes.
     """
 
     def __init__(self, path: GradientPath, states: list[tuple[Tree, Tree]], share: float) -> None:
@@ -61,27 +62,23 @@ class Urgent:
     def stake(self, obs: Tree, carry: Tree) -> NDArray[np.float64]:
         """Return what is at stake in each row."""
         path = self.path
-        fixed, state = path.tensors(obs), path.tensors(carry)
-        if not isinstance(path.policy.spaces.action, gym.spaces.Discrete):
-            return self._push(obs, fixed, state)
+        fixed = path.tensors(obs)
+        space, mask = path.policy.spaces.action, action_mask(fixed)
         with torch.no_grad():
-            numbers = path.numbers(fixed, state)
-        mask = action_mask(fixed)
-        allowed = torch.ones_like(numbers, dtype=torch.bool) if mask is None else mask != 0
-        if isinstance(path.policy.head, StochasticHead):
-            numbers = torch.where(allowed, numbers, -torch.inf).softmax(1)
-        most = torch.where(allowed, numbers, -torch.inf).amax(1)
-        least = torch.where(allowed, numbers, torch.inf).amin(1)
-        return (most - least).numpy().astype(np.float64)
-
-    def _push(self, obs: Tree, fixed: Any, state: Any) -> NDArray[np.float64]:
-        path = self.path
-        grads = path.gradient(obs, fixed, state)
-        pushes = [
-            (grad.abs() * torch.from_numpy(path.room.scales[key])).flatten(1).sum(1)
-            for key, grad in grads.items()
-        ]
-        return torch.stack(pushes).sum(0).numpy().astype(np.float64)
+            numbers = path.numbers(fixed, path.tensors(carry))
+            best = path.best(numbers, fixed)
+            if isinstance(space, gym.spaces.Box):
+                centre, half_width = ranges(space)
+                stake = ((best.flatten(1) - centre) / half_width).abs().mean(1)
+            elif isinstance(space, gym.spaces.Discrete):
+                allowed = torch.ones_like(numbers, dtype=torch.bool) if mask is None else mask != 0
+                if isinstance(path.policy.head, StochasticHead):
+                    numbers = torch.where(allowed, numbers, -torch.inf).softmax(1)
+                most = torch.where(allowed, numbers, -torch.inf).amax(1)
+                stake = most - torch.where(allowed, numbers, torch.inf).amin(1)
+            else:
+                stake = -path.against(numbers, fixed, best)
+        return stake.numpy().astype(np.float64)
 
 
 class ByChance:
