@@ -57,6 +57,23 @@ def test_also_where_it_was_not_looked_at(described: dict[str, Any]) -> None:
     assert mismatch(described) == ""
 
 
+def test_who_plays_against_others() -> None:
+    poker = next(one["problem"] for one in HELD_OUT if "Leduc" in one["about"])
+    fitting, _ = choose(Problem(**poker))
+    assert {"cfr", "nfsp"} == {one.spec.name for one in fitting}
+    open_cards = poker | {"agents": poker["agents"] | {"information": "perfect"}}
+    _, ruled_out = choose(Problem(**open_cards))
+    assert "nfsp" in str(ruled_out)
+
+
+def test_agents_that_see_little_get_a_memory() -> None:
+    team = next(one["problem"] for one in HELD_OUT if "one reward, global state" in one["about"])
+    settings = {one.spec.name: one.settings for one in choose(Problem(**team))[0]}
+    assert settings["mappo"]["memory"] == "gru" and "memory" not in settings["qmix"]
+    seen = team | {"mdp": team["mdp"] | {"observability": "full"}}
+    assert all("memory" not in one.settings for one in choose(Problem(**seen))[0])
+
+
 def test_there_are_enough_problems() -> None:
     assert len(HELD_OUT) >= 15 and len(DESCRIBED) >= 15
     assert len(HELD_OUT) >= len(DESCRIBED)

@@ -50,6 +50,7 @@ _UNDECIDED, _BEST, _AVERAGE = 0, 1, 2  # which policy an agent follows in an epi
     family="multi-agent",
     paper="arXiv:1603.01121",
     agents="many",
+    traits=("rivals",),
 )
 class NFSP(Algorithm):
     """Best responses and their average, in self-play. For games of hidden information."""

@@ -42,6 +42,7 @@ TRAITS = {
     "returns": "it imitates given a return, so that the data must have rewards",
     "reward": "it finds the reward behind what it imitates",
     "risk": "it can act by the worst outcomes instead of the mean",
+    "rivals": "it plays all seats of a game in which players hide something",
     "rules": "it asks the rules what actions lead to",
     "team": "it needs one reward for all agents",
     "vectors": "observations must be one vector of floats",

@@ -91,7 +91,8 @@ def unfit(spec: AlgorithmSpec, facts: Facts, problem: Problem) -> str | None:
     many = spec.agents == "many"
     if facts.hybrid:
         return "no algorithm takes hybrid actions"
-    if many != facts.team:
+    rivals = "rivals" in spec.traits and facts.game
+    if many != facts.team and not rivals:
         return "it trains several agents" if many else "it trains one agent, and there are several"
     space = facts.space
     if many and space == "Discrete":
@@ -119,11 +120,14 @@ def _data(spec: AlgorithmSpec, facts: Facts) -> str | None:
 
 def _world(spec: AlgorithmSpec, facts: Facts) -> str | None:
     """Return what the problem would have to be and is not."""
-    if spec.loop == "game" and not (facts.game and not facts.perfect):
+    hidden = facts.game and not facts.perfect
+    if spec.loop == "game" and not hidden:
         return "it solves small games with hidden information"
+    if "rivals" in spec.traits and not hidden:
+        return "it is for games in which players hide something"
     if "rules" in spec.traits and spec.loop != "game" and not (facts.game and facts.perfect):
         return "it is for games of two players who see everything and take turns"
-    if facts.game and "rules" not in spec.traits:
+    if facts.game and not {"rules", "rivals"} & {*spec.traits}:
         return "it knows no opponent who answers"
     if "vectors" in spec.traits and not facts.vector:
         return "it models observations that are one vector of floats"
