@@ -167,6 +167,23 @@ class TestCall:
         assert steps[0].flats[module].data_ptr() == steps[1].flats[module].data_ptr()
 
 
+    def test_a_step_that_reads_all_leaves_others_what_they_move(self) -> None:
+        one, two, third = net(), net(), net()
+        steps = [Step([Objective("a", one, squared(one))])]
+        steps += [Step([Objective("a", third, squared(third))], reads=[nn.ModuleList([one, two])])]
+        before = one[0].weight.detach().clone()
+        steps[0](data(0), 0.1)
+        assert not torch.equal(one[0].weight, before)
+
+    def test_a_step_that_would_take_from_another_is_refused(self) -> None:
+        pair = nn.ModuleList([net(), net()])
+        step = Step([Objective("a", pair[0], squared(pair[0]))])
+        with pytest.raises(ValueError, match="Another step moves parts of ModuleList"):
+            Step([Objective("b", pair, squared(pair[1]))])
+        del step
+        Step([Objective("b", pair, squared(pair[1]))])  # nobody else has them
+
+
 def reported(*names: str) -> tuple[Step, Callable[..., None]]:
     """Return a step that reports what it is told to, and how to tell it."""
     module = Scalar(0.0)

@@ -35,7 +35,6 @@ from assay.core.schedules import Schedule, constant
 from assay.core.types import ALIVE, Action, Spaces, Tree, pack, tree_map, unpack
 from assay.functional.distributions import policy_distribution
 from assay.networks.actor_critic import ActorCritic
-from assay.optim.parameters import flatten_parameters
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
 from assay.policies.heads import StochasticHead
@@ -82,8 +81,6 @@ class NFSP(Algorithm):
         averages = [clone_network(crew.spaces, hp) for crew in self.crews]
         self.nets = nn.ModuleList(nets).to(self.device)
         self.averages = nn.ModuleList(averages).to(self.device)
-        for group in (self.nets, self.averages):
-            flatten_parameters(group)  # so that neither step moves what the other one has
         rule = Adam(eps=1e-5, max_grad_norm=hp.max_grad_norm)
         self.step = self.make_step(
             [

@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+_flats = WeakIdKeyDictionary()  # the flat tensors that somebody has
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
@@ -19,15 +22,37 @@ def flatten_parameters(module: nn.Module) -> Tensor:
 
     Parameters that lie one after another already, for instance because a module around this one
     was flattened, stay where they are.
+
+    Raises:
+        ValueError: Some are part of another flat tensor that is in use, which would lose them.
     """
     parameters = list(module.parameters())
     flat = _as_one(parameters)
-    if flat is not None:
-        return flat
-    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
-    for p, view in zip(parameters, views_of(flat, module), strict=True):
-        p.data = view
+    if flat is None:
+        if _in_use(parameters):
+            raise ValueError(
+                f"Another step moves parts of {type(module).__name__}. Make the step of the larger "
+                "module first, or give both the same parts."
+            )
+        flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+        for p, view in zip(parameters, views_of(flat, module), strict=True):
+            p.data = view
+    _flats[flat] = None
     return flat
+
+
+def parts_in_place(module: nn.Module) -> list[nn.Module]:
+    """Return a module, or those parts of it that other steps move by themselves."""
+    parameters = list(module.parameters())
+    own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    if own or not parameters or _as_one(parameters) is not None or not _in_use(parameters):
+        return [module]
+    return [part for child in module.children() for part in parts_in_place(child)]
+
+
+def _in_use(parameters: Sequence[nn.Parameter]) -> bool:
+    places = {flat.untyped_storage().data_ptr() for flat in _flats}
+    return any(p.untyped_storage().data_ptr() in places for p in parameters)
 
 
 def _as_one(parameters: Sequence[nn.Parameter]) -> Tensor | None:

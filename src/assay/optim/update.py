@@ -32,6 +32,7 @@ from assay.optim.parameters import (
     flat_shares,
     flatten_parameters,
     partly,
+    parts_in_place,
     step_shares,
     swapped,
     views_of,
@@ -143,7 +144,8 @@ class Step:
         self.output_names: list[str] = []
         self.outputs: dict[str, Tensor] = {}
         modules = [o.module for o in objectives] + [p.target for p in polyak]
-        self.modules = list(dict.fromkeys([*modules, *(p.source for p in polyak), *reads]))
+        read = [part for module in reads for part in parts_in_place(module)]
+        self.modules = list(dict.fromkeys([*modules, *(p.source for p in polyak), *read]))
         owned = [id(p) for m in self.modules for p in m.parameters()]
         if len(set(owned)) != len(owned):
             # Each would move them into a flat buffer of its own, and all but one would be dead.
