@@ -206,3 +206,16 @@ class TestMujoco:
         with pytest.raises(EnvError) as caught:
             set_parameters(hopper, {name: 1.0})
         assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["set", "randomised"])
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_physics_that_is_not_finite_any_more_is_noticed(how: str) -> None:
+    randomize = {"length": {"choice": [0.0]}} if how == "randomised" else {}
+    with make_vector("CartPole-v1", 2, randomize=randomize) as vector:
+        vector.reset(0)
+        if how == "set":
+            set_parameters(vector, {"length": 0.0})
+        with pytest.raises(EnvError, match="nan"):
+            for _ in range(3):
+                vector.step(np.zeros(2, np.int64))

@@ -166,7 +166,6 @@ class TestCall:
         steps = [Step([Objective("a", module, squared(module))]) for _ in range(2)]
         assert steps[0].flats[module].data_ptr() == steps[1].flats[module].data_ptr()
 
-
     def test_a_step_that_reads_all_leaves_others_what_they_move(self) -> None:
         one, two, third = net(), net(), net()
         steps = [Step([Objective("a", one, squared(one))])]

@@ -83,6 +83,8 @@ def set_parameters(env: Any, values: Mapping[str, Any]) -> None:
     holder = _holder(env)
     parameters(env, values)  # refuses unknown ones
     holder.set_parameters({name: _column(name, x, env.num_envs) for name, x in values.items()})
+    if isinstance(env, Vector):
+        env.distrust()
 
 
 def _holder(env: Any) -> Any:

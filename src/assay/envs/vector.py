@@ -125,6 +125,11 @@ class Vector:
         self._check(obs, None, None, "in reset()")
         return obs
 
+    def distrust(self) -> None:
+        """Check all values from now on: native physics stays finite only as it is."""
+        self.backend.always_finite = False
+        self.step = self._stepper()
+
     def _stepper(self) -> Callable[[NDArray[Any]], Step]:
         """Return `step`, specialised to the spaces: it runs once per environment step."""
         inner, to_env, vdot = self.backend.step, self.actions.to_env, np.vdot

@@ -117,9 +117,6 @@ def _world(stage: Stage, change: Change) -> Vector:
             for name, now in parameters(vector, change.factors).items():
                 values[name] = now * change.factors[name]
             set_parameters(vector, values)
-            # Native physics is known to stay finite only as it is.
-            vector.backend.always_finite = False
-            vector = Vector(vector.backend, vector.name, vector.frame_stack, vector.limit)
     except BaseException:
         vector.close()
         raise

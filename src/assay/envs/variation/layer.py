@@ -22,6 +22,7 @@ class VariedLayer(RandomLayer):
     """
 
     stream = "variation"
+    always_finite = False  # whatever the environment is with its usual parameters
 
     def __init__(self, inner: Any, curriculum: Sampler) -> None:
         super().__init__(inner)
