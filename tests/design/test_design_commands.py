@@ -15,6 +15,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from assay.cli.app import app
+from assay.design.choose import choose
 from assay.design.documents import parse_text, read_document
 from assay.design.problem import Mdp, Problem
 from assay.design.rules import DesignError
@@ -105,6 +106,9 @@ class TestNew:
         assert problem.state.entries[0].shape == (4,)
         assert (problem.action.kind, problem.action.n) == ("discrete", 2)
         assert problem.mdp is not None and problem.mdp.limit == 500
+        assert problem.mdp.simulator is not None and problem.mdp.simulator.steps_per_second
+        # Its steps are cheap, so that what takes many of them is quicker.
+        assert choose(problem)[0][0].spec.name == "ppo"
 
     def test_from_an_environment_with_a_box_and_one_of_several_agents(self) -> None:
         box = Problem(**from_env("Pendulum-v1"))

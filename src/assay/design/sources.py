@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from assay.envs.make import look_at, make_env
 from assay.runs.directory import RunDirectory
 
 Values = dict[str, Any]
+_WATCHED = 0.2  # seconds in which steps of an environment are counted
 _KINDS = {"on_policy": "rollout", "off_policy": "replay", "offline": "dataset"}
 
 
@@ -58,7 +60,7 @@ def from_answers(answers: Mapping[str, Any]) -> Values:
 
 
 def from_env(env_id: str) -> Values:
-    """Return what an environment tells: its spaces, agents, goals and time limit.
+    """Return what an environment tells: its spaces, agents, goals, time limit and speed.
 
     Raises:
         AssayError: There is no such environment, or it cannot be made.
@@ -76,22 +78,41 @@ def from_env(env_id: str) -> Values:
         return values
     seen = sight.spaces.observation
     masked = isinstance(seen, gym.spaces.Dict) and ACTION_MASK in seen.spaces
-    values["state"] = {"entries": _entries(_raw_space(env_id, seen))}
+    raw, speed = _raw(env_id, seen)
+    if speed is not None:
+        mdp["simulator"]["steps_per_second"] = speed
+    values["state"] = {"entries": _entries(raw)}
     values["action"] = _action(sight.spaces.action, masked)
     if {"achieved_goal", "desired_goal"} <= {e["name"] for e in values["state"]["entries"]}:
         mdp["goals"] = True
     return values | {"mdp": mdp}
 
 
-def _raw_space(env_id: str, canonical: Any) -> Any:
-    """Return the observation space as the environment has it, with its own names and bounds."""
+def _raw(env_id: str, canonical: Any) -> tuple[Any, float | None]:
+    """Return the observation space with its own names and bounds, and steps per second."""
     try:
         env = make_env(env_id)
     except AssayError:
-        return canonical
-    space = env.observation_space
-    env.close()
-    return space
+        return canonical, None
+    try:
+        return env.observation_space, _speed(env)
+    finally:
+        env.close()
+
+
+def _speed(env: gym.Env[Any, Any]) -> float | None:
+    """Return about how many random steps it takes per second; None where it refuses them."""
+    steps, over, began = 0, True, time.perf_counter()
+    try:
+        while time.perf_counter() - began < _WATCHED:
+            if over:
+                env.reset(seed=steps)
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            over = terminated or truncated
+            steps += 1
+    except Exception:
+        return None
+    return float(f"{steps / (time.perf_counter() - began):.1g}")
 
 
 def _entries(space: Any, name: str = "observation") -> list[Values]:
