@@ -184,7 +184,8 @@ def _made(env: EnvLike, asked: _Asked) -> Vector:
     raise EnvError(
         f"{env!r} is a {type(env).__name__}; an environment was expected.",
         "Give an id, a gymnasium.Env, a gymnasium.vector.VectorEnv, an environment of PettingZoo, "
-        "or a function that makes an environment.",
+        "or a function that makes an environment. One that steps many copies in tensors: "
+        "assay.envs.tensor_vector.TensorVectorEnv(env).",
     )
 
 
@@ -293,6 +294,11 @@ def _from_vector_env(env: gym.vector.VectorEnv[Any, Any, Any], asked: _Asked) ->
 def _from_env(env: gym.Env[Any, Any], asked: _Asked) -> Vector:
     name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
     _refuse_for_object(name, asked, ("auto", "sync"))
+    if hasattr(env.unwrapped, "num_envs") and hasattr(env.unwrapped, "single_action_space"):
+        raise EnvError(
+            f"'{name}' steps {env.unwrapped.num_envs} copies, although it is not a VectorEnv.",
+            "Give assay.envs.tensor_vector.TensorVectorEnv(env).",
+        )
     if asked.count != 1:
         raise EnvError(
             f"num_envs={asked.count}, but '{name}' is one environment, which cannot be copied.",
