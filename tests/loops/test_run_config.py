@@ -169,7 +169,7 @@ def test_every_preset_is_valid(algorithm: str, env: str) -> None:
     trial = config.model_copy(update={"run": run})
     learner = registry.get(algorithm)
     if learner.spec.agents == "many" or learner.plays_itself:  # for environments of their own kind
-        build_algorithm(trial, look_at(env, {}).spaces, run.clock())
+        build_algorithm(trial, look_at(env, run.env_settings()).spaces, run.clock())
         return
     action = Box(-1.0, 1.0, (2,), np.float32) if CONTINUOUS.search(env) else Discrete(2)
     if action.__class__.__name__ not in registry.get(algorithm).spec.actions:

@@ -230,8 +230,9 @@ class Block(nn.Module):
 
     def _attend(self, seen: Tensor, unseen: Tensor) -> Tensor:
         weights, values = self.attention(seen, unseen)
-        mixed = weights @ values
-        return self.out(mixed.transpose(1, 2).reshape(len(seen), mixed.shape[2], -1))
+        batch, keys, size = seen.shape  # not by `len`, which tracing would freeze
+        mixed = (weights @ values).transpose(1, 2)
+        return self.out(mixed.reshape(batch, keys - self.context, size))
 
     def _shift(self, by_place: Tensor) -> Tensor:
         """Move query t's scores by t: [B, heads, T, context + 1] -> [B, heads, T, context + T].
