@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from test_parameters import Counter
+from test_env_parameters import Counter
 
 import assay
 from assay.core.errors import AssayError

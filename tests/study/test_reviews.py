@@ -273,7 +273,7 @@ class TestBatch:
 
 
 def command(*words: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["study", *map(str, words)])
+    done = CliRunner().invoke(app, ["study", *map(str, words)], env={"COLUMNS": "300"})
     assert done.exit_code == code, done.output
     return done.output
 

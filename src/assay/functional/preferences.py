@@ -64,8 +64,8 @@ def calibration(
         bins: How many.
 
     Example:
-        >>> calibration(np.array([0.9, 0.9, 0.1, 0.8]), np.array([True, True, True, True])).rows
-        [(0.875, 0.75, 4)]
+        >>> calibration(np.array([0.9, 0.9, 0.1, 0.9]), np.array([True, True, True, True])).rows
+        [(0.9, 0.75, 4)]
     """
     confidence = np.maximum(left, 1.0 - left)
     right = (left >= 0.5) == answer
