@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from client_support import model
 from fault_hosts import SEEN, weights
-from gateway_support import Running, running
+from gateway_support import running
 from gymnasium import spaces
 from players import Player
 from served import until
+
+from assay.server.errors import Reason, RejectionError
+from assay.server.store.blobs import Blobs
 
 OBS = np.zeros(3, np.float32)
 
@@ -20,7 +24,9 @@ def with_nan(data: bytes) -> bytes:
     return data[:-4] + np.array([np.nan], np.float32).tobytes()
 
 
-def test_bad_weights_are_refused_and_the_model_before_is_kept(tmp_path: Path) -> None:
+def test_bad_weights_are_refused_and_the_model_before_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running(tmp_path) as server:
         player = Player(server.address, "ada")
         client = player.connection
@@ -46,8 +52,9 @@ def test_bad_weights_are_refused_and_the_model_before_is_kept(tmp_path: Path) ->
                 )
                 assert client.status().acting.last_rejection
                 assert client.decide(OBS).version == 1
-            damaged = _damaged_version(server)
-            puppet.publish(data=damaged)
+            refused = _damage(monkeypatch, weights(6))
+            puppet.publish(data=weights(6))
+            until(lambda: Reason.HASH_MISMATCH in refused, "the damaged file")
             player.play(20)
             assert client.decide(OBS).version == 1
             puppet.publish(data=weights(7, prefers=0))
@@ -58,14 +65,27 @@ def test_bad_weights_are_refused_and_the_model_before_is_kept(tmp_path: Path) ->
             client.close(0.0)
 
 
-def _damaged_version(server: Running) -> bytes:
-    """Return a model whose file on the disk will not be what its hash says."""
-    data = weights(6)
-    store = server.store
-    digest = store.blobs("queue").put(data)
-    (path,) = [one for one in store.directory.rglob("*") if digest in one.name]
-    path.write_bytes(data[:-1] + b"\0\0")
-    return data
+def _damage(monkeypatch: pytest.MonkeyPatch, data: bytes) -> list[Reason]:
+    """Damage the file of a model once it is published; return why reading files is refused."""
+    refused: list[Reason] = []
+    put, get = Blobs.put, Blobs.get
+
+    def damaged(self: Blobs, given: bytes) -> str:
+        digest = put(self, given)
+        if given == data:
+            (self._directory / digest).write_bytes(data[:-1] + b"\0\0")
+        return digest
+
+    def watched(self: Blobs, digest: str) -> bytes:
+        try:
+            return get(self, digest)
+        except RejectionError as error:
+            refused.append(error.reason)
+            raise
+
+    monkeypatch.setattr(Blobs, "put", damaged)
+    monkeypatch.setattr(Blobs, "get", watched)
+    return refused
 
 
 def test_a_model_that_does_worse_is_rolled_back_by_itself(tmp_path: Path) -> None:
