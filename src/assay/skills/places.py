@@ -84,5 +84,4 @@ def refuse_unknown(hosts: Sequence[str], scopes: Sequence[str]) -> None:
     for what, given, known in (("host", hosts, HOSTS), ("scope", scopes, SCOPES)):
         for name in given:
             if name not in known:
-                hint = f"{nearest(name, known)} Known: {', '.join(known)}."
-                raise SkillsError(f"'{name}' is not a {what}.", hint)
+                raise SkillsError(f"'{name}' is not a {what}.", nearest(name, known))
