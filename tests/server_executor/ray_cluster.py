@@ -12,16 +12,19 @@ import psutil
 
 from assay.server.executor.ray import NAMESPACE
 
-# A node that stopped answering is given up after about two seconds.
+# A node whose processes are gone refuses the check and is given up after about two seconds. One
+# that is only slow, because the machine is busy, has half a minute: a cluster that gave up all its
+# nodes would have no place for any learner.
 _SYSTEM = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
-    "health_check_timeout_ms": 500,
+    "health_check_timeout_ms": 10_000,
     "health_check_failure_threshold": 3,
 }
 _NODE = {
     "num_cpus": 1,
     "object_store_memory": 80 << 20,
+    "memory": 4 << 30,  # what learners may reserve, whatever is free on the machine just now
     "include_dashboard": False,
     # On loopback, by an address that Ray does not replace by one that others can reach.
     "node_ip_address": "127.0.0.2",
