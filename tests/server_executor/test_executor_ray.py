@@ -34,6 +34,9 @@ from assay.server.supervisor import Supervisor
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
+# Seconds that a learner may take to begin where the machine is busy with other tests.
+PATIENCE = LONG
+
 # A server that is killed: it begins a learner, says its pid, and is busy with it.
 _SERVER = f"""
 import sys
@@ -63,7 +66,7 @@ class TestRay(ExecutorContract):
         self.cluster = cluster
 
     def make(self) -> Executor:
-        return RayExecutor(self.cluster.address, patience=30.0)
+        return RayExecutor(self.cluster.address, patience=PATIENCE)
 
     def answering(self, executor: Executor) -> Handle:
         """Return a learner that has answered; on a busy machine Ray itself may lose a call."""
@@ -101,7 +104,7 @@ class TestRay(ExecutorContract):
             wait_until((tmp_path / "began").exists, "the learner hangs")
             server.kill()
             server.wait()
-            patient = RayExecutor(self.cluster.address, patience=20.0)
+            patient = RayExecutor(self.cluster.address, patience=40.0)
             handle = self.spawn(patient)
             assert handle.call({"method": "echo"}, timeout=LONG)[0]["calls"] == 1
             assert handle.health().pid != pid
@@ -164,7 +167,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 def test_a_killed_node_costs_seconds_and_nothing_else(
     cluster: RayCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with world(tmp_path, RayExecutor(cluster.address, patience=30.0)) as made:
+    with world(tmp_path, RayExecutor(cluster.address, patience=PATIENCE)) as made:
         made.register(publish_every=3, checkpoint_every=2, window=5, nap=0.02)
         supervisor = made.supervise(batches=4, crashes=10**6)
         stop = threading.Event()
@@ -215,7 +218,7 @@ def test_the_real_learner_begins_on_a_node_within_its_memory(
     space = gym.spaces.Box(0, 1, (4,), np.float32)
     spec = make_spec("p", space, gym.spaces.Discrete(2), "ppo", {})
     with Store(tmp_path) as store:
-        executor = RayExecutor(cluster.address)
+        executor = RayExecutor(cluster.address, patience=PATIENCE)
         supervisor = Supervisor(store, executor, "p", LearnerSettings(memory_mb=1500))
         try:
             supervisor.validate(spec)
