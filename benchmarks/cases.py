@@ -147,7 +147,7 @@ GROUPS: dict[str, tuple[Case, ...]] = {
         Case("dreamerv3-catch", "dreamerv3", "assay/Catch-v0", 10_000, 0.95, 6.0, inclusive=True,
              seeds=3),
         Case("dreamerv3-catch-blind", "dreamerv3", "assay/Catch-v0", 10_000, 0.95, 6.0,
-             inclusive=True, overrides={"env_kwargs": {"blind": 4}}, seeds=1),
+             inclusive=True, overrides={"env_kwargs": {"blind": 4}}, seeds=3),
         Case("tdmpc2-pendulum", "tdmpc2", "Pendulum-v1", 10_000, -160, 6.0, seeds=3),
     ),
     "Goals": (

@@ -22,12 +22,13 @@ from typing import Any
 import evidence
 import numpy as np
 from children import finish
+from training import trained
 
-import assay
 from assay.core.errors import ConfigError
 from assay.envs.make import make_vector
 from assay.evaluation.evaluate import evaluate
 from assay.evaluation.play import Uniform
+from assay.evaluation.statistics import iqm
 from assay.experts.reward_model import FitSettings
 from assay.preferences.files import PreferenceSet
 from assay.preferences.online import Plan, learn
@@ -81,9 +82,7 @@ def run_seed(case: Case, seed: int, out: Path) -> dict[str, Any]:
     """Train and judge one seed of a case."""
     place, facts = out / "runs" / f"{case.name}-{seed}", {}
     if case.noise is None:
-        if not (place / "run.json").exists():
-            assay.train("sac", ENV, root=place.parent, name=place.name, seed=seed, **SETTINGS)
-        run = assay.open_run(place)
+        run = trained(place, "sac", ENV, seed=seed, **SETTINGS)
     else:
         noise = case.noise
 
@@ -135,7 +134,7 @@ def collect(out: Path) -> dict[str, Any]:
         if not known:
             continue
         scores = [(one["mean"] - floor) / (top[one["seed"]] - floor) for one in known]
-        middle = float(evidence.iqm(np.array(scores)))
+        middle = float(iqm(np.array(scores)))
         passed = None
         if case.goal is not None:
             passed = middle < case.goal if case.control else middle >= case.goal
@@ -144,6 +143,11 @@ def collect(out: Path) -> dict[str, Any]:
             "scores": [round(score, 4) for score in scores], "seeds": known,
         }  # fmt: skip
     return found
+
+
+def all_seeds(found: Mapping[str, Any]) -> list[Any]:
+    """Return every seed."""
+    return [one for case in found["cases"].values() for one in case["seeds"]]
 
 
 def table(found: Mapping[str, Any]) -> str:

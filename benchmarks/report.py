@@ -42,6 +42,7 @@ _PAGES = {
     "games.md": ("games",),
     "imitation.md": ("imitation", "imitation-speed"),
     "preferences.md": ("preferences",),
+    "randomization.md": ("randomisation",),
 }
 _UNITS: dict[Measure, str] = {
     "env_steps_per_second": "steps/s",
@@ -308,20 +309,17 @@ def imitation_table(algorithm: str | None = None) -> str:
         raise EvidenceError(f"'{imitators.EVIDENCE.name}' is refused: {error}.") from None
 
 
-def preferences_table() -> str:
-    """Return what was learned from comparisons, if it was measured."""
-    import preferences
-
-    if not preferences.EVIDENCE.exists():
-        return "Not measured yet: `python benchmarks/preferences.py`."
-    found = evidence.read_json(preferences.EVIDENCE)
+def seeds_table(name: str) -> str:
+    """Return the table of a script that keeps every seed with its machine, if it was measured."""
+    script = importlib.import_module(name)
+    if not script.EVIDENCE.exists():
+        return f"Not measured yet: `python benchmarks/{name}.py`."
+    found = evidence.read_json(script.EVIDENCE)
     try:
-        machines = [
-            machine_line(one["machine"]) for c in found["cases"].values() for one in c["seeds"]
-        ]
-        return f"{preferences.table(found)}\n\nMeasured on {'; '.join(dict.fromkeys(machines))}."
+        lines = dict.fromkeys(machine_line(one["machine"]) for one in script.all_seeds(found))
+        return f"{script.table(found)}\n\nMeasured on {'; '.join(lines)}."
     except (KeyError, TypeError, ValueError) as error:
-        raise EvidenceError(f"'{preferences.EVIDENCE.name}' is refused: {error}.") from None
+        raise EvidenceError(f"'{script.EVIDENCE.name}' is refused: {error}.") from None
 
 
 def imitation_speed_table() -> str:
@@ -370,7 +368,8 @@ def tables() -> dict[str, str]:
         "offline-speed": offline_speed_table(),
         "imitation": imitation_table(),
         "imitation-speed": imitation_speed_table(),
-        "preferences": preferences_table(),
+        "preferences": seeds_table("preferences"),
+        "randomisation": seeds_table("randomisation"),
         "world-speed": world_speed_table(),
         "dataset-memory": dataset_memory_line(),
         "server": server_table(),
