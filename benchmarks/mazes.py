@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name, (_, values) in run.metrics().items()
             if name.startswith(("train/", "curriculum/", "rollout/"))
         }
-        agent = assay.load(run.path)
+        agent = assay.load(run.path).policy
         rates = solved(agent, given.episodes, explore=True)
         greedy = solved(agent, given.episodes, explore=False)
     named = float(np.mean([rates[name] for name in DRAWINGS]))

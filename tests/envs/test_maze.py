@@ -116,7 +116,8 @@ def test_levels_are_given_cell_by_cell() -> None:
     envs = make_vector("assay/Maze-v0", 2)
     set_parameters(envs, levels.parameters())
     envs.reset(1)
-    maze: Any = envs.backend.env.unwrapped
+    backend: Any = envs.backend
+    maze = backend.env.unwrapped
     assert maze.drawing(0).split()[0] == "A#......."
     assert maze.drawing(0).split()[8] == "........G"
     assert maze.drawing(1).split() == [".....AG..", *["........."] * 7, "........#"]

@@ -18,7 +18,7 @@ drawing and learns from whole drawings (gamma and lambda 1), and all agents are 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -130,7 +130,7 @@ class PAIRED(Algorithm):
     def _make_policy(self, net: ActorCritic, spaces: Spaces) -> Policy:
         self._policy_made = True
         norm = self.obs_norm if spaces is self.spaces else None
-        own = {"device": self.device, "rng": self.rng, "normalizer": norm}
+        own: dict[str, Any] = {"device": self.device, "rng": self.rng, "normalizer": norm}
         return Policy(spaces, net.actor(), StochasticHead(spaces.action), **own)
 
     # ------------------------------------------------------------------ drawing and playing

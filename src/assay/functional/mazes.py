@@ -9,7 +9,6 @@ import numpy as np
 from assay.core.types import ACTION_MASK, State
 
 MOVES = np.array([[-1, 0], [0, 1], [1, 0], [0, -1]])  # up, right, down, left
-ENDS = "ends"  # the parameter that holds start and goal; -1 is a level by its number
 _BITS = 48  # of a number that a float64 holds exactly
 
 
@@ -63,9 +62,12 @@ def from_words(words: np.ndarray, cells: int, bits: int = 1) -> np.ndarray:
     return found.reshape(len(words), -1)[:, :cells]
 
 
-def word_names(cells: int) -> list[str]:
-    """Return the names of the parameters that hold the walls of a level."""
-    return [f"cells_{i}" for i in range(word_count(cells))]
+def level_names(size: int) -> list[str]:
+    """Return the names of the parameters that hold a level: its ends, and its walls as numbers.
+
+    The size is in the first, so that a level is not taken for one of another size.
+    """
+    return [f"ends_{size}", *(f"cells_{i}" for i in range(word_count(size * size)))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,8 @@ class Levels:
         """Return them as parameters [N] of `assay/Maze-v0` by name."""
         count, size = self.walls.shape[:2]
         words = to_words(self.walls.reshape(count, -1))
-        named = dict(zip(word_names(size * size), words.T, strict=True))
-        return named | {ENDS: (self.start * size * size + self.goal).astype(np.float64)}
+        ends = (self.start * size * size + self.goal).astype(np.float64)
+        return dict(zip(level_names(size), [ends, *words.T], strict=True))
 
     def paths(self) -> np.ndarray:
         """Return the steps of the shortest ways [N]; -1 where there is none."""

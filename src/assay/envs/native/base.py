@@ -106,7 +106,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     start_low: ClassVar[Bound]
     start_high: ClassVar[Bound]
     start_draws: ClassVar[int]
-    physical: Mapping[str, float] = {}
+    physical: ClassVar[Mapping[str, float]] = {}
 
     def __init__(
         self,

@@ -16,14 +16,13 @@ from assay.core.errors import EnvError, nearest
 from assay.envs.native.base import NativeVectorEnv
 from assay.envs.native.named_mazes import DRAWINGS, drawn
 from assay.functional.mazes import (
-    ENDS,
     MOVES,
     distances,
     from_words,
+    level_names,
     picture,
     to_words,
     word_count,
-    word_names,
 )
 
 Kind = Literal["walls", "corridors"]
@@ -93,9 +92,9 @@ class Maze(NativeVectorEnv):
 
     Parameters: `level`, the number of the level (negative: any); `walls`, how many there are
     (negative: up to `max_walls`); `reach`, how many steps the goal is away at most (negative: any).
-    A level can be given cell by cell as well (`assay.functional.mazes.Levels.parameters`): `ends`
-    is start * size^2 + goal (negative: a level by its number), `cells_0` and so on hold the walls
-    as bits, 48 cells each. Such a level need not be solvable. `maze` names one of
+    A level can be given cell by cell as well (`assay.functional.mazes.Levels.parameters`): `ends_9`
+    (of size 9) is start * size^2 + goal (negative: a level by its number), and `cells_0` and so on
+    hold the walls as bits, 48 cells each. Such a level need not be solvable. `maze` names one of
     `assay.envs.native.named_mazes`, with its own size, in which all episodes are.
     """
 
@@ -127,7 +126,8 @@ class Maze(NativeVectorEnv):
         self.max_walls, self.kind, self.maze, self.trail = max_walls, kind, maze, bool(trail)
         cells = self.size**2
         # What a level is made from, in this order; then position, steps and the trail as numbers.
-        self.physical = dict.fromkeys((*_NUMBERED, ENDS, *word_names(cells)), ANY)
+        names = (*_NUMBERED, *level_names(self.size))
+        self.physical = dict.fromkeys(names, ANY)  # type: ignore[misc]  # as many as cells need
         self._place = len(self.physical)
         self._words = word_count(cells, _TRAIL_BITS) if trail else 0
         self.state_size = self._place + 2 + self._words
