@@ -4,9 +4,8 @@
     python benchmarks/mazes.py --method plr --tiny --out tiny.json
 
 One run in one process on one thread: an agent is trained with PPO in mazes that are uniform
-(`random`), replayed by their scores (`plr`, and `robust_plr`, which learns from replayed ones
-alone), drawn by a generator for regret (`paired`) or for failure (`minimax`), or drawn uniformly as
-a generator would (`uniform`). `--steps` are those of the agent that is kept; PAIRED takes as many
+(`random`), replayed by their scores (`plr`), drawn by a generator for regret (`paired`) or for
+failure (`minimax`), or drawn uniformly as a generator would (`uniform`). `--steps` are those of the agent that is kept; PAIRED takes as many
 again for its antagonist. Then that agent plays mazes with names, corridors and random levels. A
 maze counts as solved if the goal was reached within the limit; actions are drawn as in training, so
 that a maze that is always the same has a rate, and `greedy` has the deterministic policy's.
@@ -49,7 +48,6 @@ HELD_OUT: dict[str, dict[str, Any]] = {
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "random": ("ppo", {}),
     "plr": ("ppo", {"curriculum": {"level_replay": REPLAY}}),
-    "robust_plr": ("ppo", {"curriculum": {"level_replay": REPLAY | {"robust": True}}}),
     "uniform": ("paired", {"adversary": "random"}),
     "minimax": ("paired", {"adversary": "minimax"}),
     "paired": ("paired", {"adversary": "paired"}),
