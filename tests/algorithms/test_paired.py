@@ -17,6 +17,7 @@ import assay
 from assay.algorithms.paired import PAIRED, episode_returns
 from assay.core.errors import ConfigError, EnvError
 from assay.envs.make import make_vector
+from assay.evaluation.level_plots import levels_text, plot_levels, read_levels
 from assay.functional.mazes import Canvas, Gallery, Levels
 from assay.loops import events
 from assay.testing.algorithms import AlgorithmContract, Case, Rig, assert_same_run
@@ -163,9 +164,12 @@ def test_a_run_is_resumed_exactly(tmp_path: Path, adversary: str) -> None:
         return assay.STOP if event.clock.env_steps >= 192 else None
 
     whole = assay.train("paired", "assay/Maze-v0", name="whole", **settings)
-    parts = assay.train("paired", "assay/Maze-v0", name="parts", callbacks=[stop], **settings)
-    assert_same_run(whole.path, assay.resume(parts.path).path)
+    second = assay.train("paired", "assay/Maze-v0", name="parts", callbacks=[stop], **settings)
+    assert_same_run(whole.path, assay.resume(second.path).path)
     assert whole.evaluate(episodes=3).mean >= 0
+    parts = read_levels(whole.path)
+    assert len(parts) == 10 and levels_text(parts).count("G") == 10
+    assert plot_levels(parts, tmp_path / "levels.png").stat().st_size > 1000
 
 
 def test_the_generator_learns_what_pays() -> None:
@@ -189,13 +193,13 @@ def test_the_generator_learns_what_pays() -> None:
 
 
 def test_a_gallery_keeps_mazes_of_each_part() -> None:
-    gallery = Gallery(3)
+    gallery = Gallery()
     for step, progress in enumerate((0.0, 0.05, 0.1, 0.35, 0.99)):
         cells = np.full(6, step)
         gallery.show(Levels(np.zeros((6, 3, 3), bool), cells, cells + 1), progress)
     assert [int(one.start[0]) for one in gallery.levels] == [0, 2, 3, 3, *[4] * 6]
     assert all(len(one.start) == 4 for one in gallery.levels)
-    other = Gallery(3)
+    other = Gallery()
     other.load_state(gallery.state())
     assert [one.pictures() for one in other.levels] == [one.pictures() for one in gallery.levels]
 

@@ -114,7 +114,7 @@ class PAIRED(Algorithm):
         self.drawer = (
             None if self.generator is None else self._make_policy(self.generator, self.canvas)
         )
-        self.gallery = Gallery(hp.size)
+        self.gallery = Gallery()
         # Of the rollout that is collected: its mazes, and what the generator saw and did.
         self.levels: Levels | None = None
         self.drawing: list[dict[str, np.ndarray]] = []

@@ -120,8 +120,7 @@ class Gallery:
 
     parts, kept = 10, 4
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self) -> None:
         self.levels: list[Levels] = []
 
     def show(self, levels: Levels, progress: float) -> None:
