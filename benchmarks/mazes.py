@@ -5,10 +5,11 @@
 
 One run in one process on one thread: an agent is trained with PPO in mazes that are uniform
 (`random`), replayed by their scores (`plr`), drawn by a generator for regret (`paired`) or for
-failure (`minimax`), or drawn uniformly as a generator would (`uniform`). `--steps` are those of the agent that is kept; PAIRED takes as many
-again for its antagonist. Then that agent plays mazes with names, corridors and random levels. A
-maze counts as solved if the goal was reached within the limit; actions are drawn as in training, so
-that a maze that is always the same has a rate, and `greedy` has the deterministic policy's.
+failure (`minimax`), or drawn uniformly as a generator would (`uniform`). `--steps` are those of the
+agent that is kept; PAIRED takes as many again for its antagonist. Then that agent plays mazes with
+names, corridors and random levels. A maze counts as solved if the goal was reached within the
+limit; actions are drawn as in training, so that a maze that is always the same has a rate, and
+`greedy` has the deterministic policy's.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from assay.evaluation.evaluate import evaluate
 SIZE, WALLS, LIMIT = 13, 60, 250
 LEVELS = 1_000_000  # training levels have numbers below; without a number they are drawn from 2^31
 TEST_SEED = 20_261_117
+TINY = {"steps": 16_384, "episodes": 4, "num_envs": 8}
 ENV = {"size": SIZE, "max_walls": WALLS, "trail": True}
 PPO = {
     "horizon": 256, "minibatch_size": 1024, "epochs": 4, "gamma": 0.99, "gae_lambda": 0.95,
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="show that it runs, in seconds")
     given = parser.parse_args(arguments)
     if given.tiny:
-        given.steps, given.episodes, given.num_envs = 16_384, 4, 8
+        vars(given).update(TINY)
     torch.set_num_threads(1)
     algorithm, chosen = settings(given.method, given.steps, given.num_envs)
     began = time.perf_counter()
