@@ -53,5 +53,5 @@ def plot_levels(parts: list[Levels], path: Path) -> Path:
             axes.imshow(_SHADES[cells])
             axes.set_xticks([])
             axes.set_yticks([])
-        grid[0, column].set_title(f"{100 * column // len(parts)} %", fontsize=9)
+        grid[0, column].set_title(f"{100 * column // Gallery.parts} %", fontsize=9)
     return save_figure(figure, path)
