@@ -12,9 +12,12 @@ import pytest
 import assay
 from assay.core.errors import AssayError, EnvError
 from assay.envs.make import make_vector
-from assay.envs.native.maze import Maze, distances, layout
+from assay.envs.native.maze import Maze, layout
+from assay.envs.native.named_mazes import DRAWINGS, drawn
+from assay.envs.parameters import set_parameters
 from assay.envs.variation.ranges import Ranges, read_ranges
 from assay.envs.variation.replay import LevelReplay
+from assay.functional.mazes import Levels, distances
 from assay.loops import events
 from assay.testing.algorithms import assert_same_run
 
@@ -71,8 +74,11 @@ def test_the_shortest_way_is_paid_and_walls_stop() -> None:
         assert reward.tolist() == ([1 - 0.9 * steps / 100] * 2 if left == 1 else [0, 0])
     walled = at(Maze(1, size=3, max_walls=0), 1.0)
     walled.reset(seed=0)
-    places = [walled.step(np.array([UP])) and float(walled._state[3, 0]) for _ in range(4)]
-    assert places[-1] == places[-2] < 3  # the edge
+    rows = []
+    for _ in range(4):
+        walled.step(np.array([UP]))
+        rows.append([line for line, cells in enumerate(walled.drawing().split()) if "A" in cells])
+    assert rows[-1] == rows[-2] == [0]  # the edge
 
 
 def test_one_copy_is_like_many_and_a_state_goes_on() -> None:
@@ -95,6 +101,57 @@ def test_one_copy_is_like_many_and_a_state_goes_on() -> None:
         Maze(1, size=8, kind="corridors")
     with pytest.raises(EnvError, match="max_walls is 99"):
         Maze(1, max_walls=99)
+    with pytest.raises(EnvError, match="no maze 'labirinth'"):
+        Maze(1, maze="labirinth")
+
+
+def test_levels_are_given_cell_by_cell() -> None:
+    walls = np.zeros((2, 9, 9), bool)
+    walls[0, 0, 1], walls[1, 8, 8] = True, True
+    levels = Levels(walls, np.array([0, 5]), np.array([80, 6]))
+    assert levels.paths().tolist() == [16, 1]
+    cut_off = walls[:1].copy()
+    cut_off[0, 1, 0] = True
+    assert Levels(cut_off, np.array([0]), np.array([80])).paths().tolist() == [-1]
+    envs = make_vector("assay/Maze-v0", 2)
+    set_parameters(envs, levels.parameters())
+    envs.reset(1)
+    backend: Any = envs.backend
+    maze = backend.env.unwrapped
+    assert maze.drawing(0).split()[0] == "A#......."
+    assert maze.drawing(0).split()[8] == "........G"
+    assert maze.drawing(1).split() == [".....AG..", *["........."] * 7, "........#"]
+    for _ in range(3):  # the next episode is in the same level
+        reward = envs.step(np.array([DOWN, RIGHT]))[1]
+        assert reward[1] == pytest.approx(0.991) and maze.drawing(1).split()[0] == ".....AG.."
+
+
+def test_a_trail_counts_visits_and_goes_on() -> None:
+    envs = make_vector("assay/Maze-v0", 2, env_kwargs={"trail": True, "maze": "corridor"})
+    obs = envs.reset(1)
+    assert obs.shape == (2, 52) and obs[0, 27:].sum() == pytest.approx(1 / 3)
+    for action in (RIGHT, LEFT, RIGHT, LEFT):
+        obs = envs.step(np.array([action, UP]))[0]
+    trail = obs[:, 27:].reshape(2, 5, 5)
+    np.testing.assert_allclose(trail[0, 2], [0, 0, 1, 2 / 3, 0], rtol=1e-6)
+    np.testing.assert_allclose(trail[1, :, 2], [0, 0, *[1 / 3] * 3], rtol=1e-6)
+    saved = envs.get_state()
+    assert saved is not None
+    after = envs.step(np.array([RIGHT, UP]))[0]
+    other = make_vector("assay/Maze-v0", 2, env_kwargs={"trail": True, "maze": "corridor"})
+    other.reset(5)
+    other.set_state(saved)
+    assert np.array_equal(other.step(np.array([RIGHT, UP]))[0], after)
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_named_mazes_can_be_solved(name: str) -> None:
+    walls, start, goal = drawn(name)
+    assert walls.shape == (13, 13) and start != goal and not walls.reshape(-1)[[start, goal]].any()
+    expected = {"four_rooms": 24, "sixteen_rooms": 24, "corridor": 16, "labyrinth": 60}
+    away = distances(walls, goal).reshape(-1)[start]
+    assert away == expected.get(name, 96)
+    assert (gym.make("assay/Maze-v0", maze=name).reset(seed=1)[0][25:27] * 13).round().any()
 
 
 def test_levels_are_ranked_by_score_and_by_age() -> None:

@@ -218,6 +218,13 @@ class Algorithm(ABC):
         Optimizer steps count and report by themselves; `note` reports what is not theirs.
         """
 
+    def design(self) -> dict[str, np.ndarray] | None:
+        """Return parameters [N] of the environments to set before a rollout; None leaves them.
+
+        All environments are then reset, so that a rollout is in the levels that were designed.
+        """
+        return None
+
     def know_termination(self, find: Callable[[], Termination | None]) -> None:
         """Meet what finds the environment's rule of how episodes end; None where it is not known.
 

@@ -7,6 +7,7 @@ memory is kept where a run of consecutive steps begins (`runs`); the rest follow
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
 from assay.buffers.dataset import DatasetBuffer
 from assay.core.types import Array, Spaces, Tree, tree_map
+
+_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid", "policy_weight")
 
 
 @dataclass(slots=True)
@@ -241,6 +244,29 @@ class Rollout:
             obs, carry = (tree_map(lambda x: np.asarray(x)[None], tree) for tree in (obs, carry))
         envs = np.array(env, np.int64, ndmin=1)
         self._finals.append(Finals(np.full_like(envs, t), envs, _copied(obs), _copied(carry)))
+
+    def of_envs(self, first: int, last: int) -> Rollout:
+        """Return the columns of the environments from `first` to before `last`, as views."""
+        part = copy.copy(self)
+        part.num_envs = last - first
+        part._arrays = tree_map(lambda x: x[:, first:last], self._arrays)
+        for name in (*_COLUMNS, "extras"):
+            setattr(part, name, part._arrays[name])
+        part._whole = tuple(x[: last - first] for x in self._whole)  # type: ignore[assignment]
+        part.last_obs, part.last_carry = (
+            tree_map(lambda x: x[first:last], tree) for tree in (self.last_obs, self.last_carry)
+        )
+        finals = self.finals
+        if finals is not None:
+            mine = (first <= finals.env) & (finals.env < last)
+            obs, carry = (tree_map(lambda x: x[mine], x) for x in (finals.obs, finals.carry))
+            kept = Finals(finals.step[mine], finals.env[mine] - first, obs, carry)
+            part.finals = kept if mine.any() else None
+        these = (first <= self.runs.env) & (self.runs.env < last)
+        carry = tree_map(lambda x: x[these], self.runs.carry)
+        step, env, length = (x[these] for x in (self.runs.step, self.runs.env, self.runs.length))
+        part.runs = Runs(step, env - first, length, carry)
+        return part
 
     def restarts(self) -> np.ndarray:
         """Return [T, N] float32, 1 where a memory restarts because an episode begins.

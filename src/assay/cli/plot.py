@@ -1,4 +1,4 @@
-"""`assay plot`: draw learning curves, runs side by side, or what a world model predicts."""
+"""`assay plot`: draw learning curves, runs side by side, mazes, or what a world model predicts."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ def plot(
     imagination: bool = typer.Option(
         False, "--imagination", help="Draw what a world model predicts, to RUN/imagination."
     ),
+    levels: bool = typer.Option(
+        False, "--levels", help="Draw the mazes that the generator of a run of paired drew."
+    ),
     video: bool = typer.Option(
         False, "--video", help="Film the agents of two runs (up to four) side by side."
     ),
@@ -50,14 +53,24 @@ def plot(
     what their models make of them: reconstructions, predictions from the actions alone, and how the
     model would go on.
 
+    With --levels, draw a few of the mazes of each tenth of a run of paired.
+
     With --video, play episodes with the agents of two runs from the same seeds, side by side.
     """
     drawn = {"--metric": metric != _METRIC, "--text": text, "--kind": kind != "curves"}
     drawn |= {"--at": at != "final"}
     filmed = {"--episodes": episodes is not None, "--seed": seed is not None}
     if imagination:
-        _refuse(drawn | filmed | {"--out": out != _FILE, "--video": video}, "with --imagination")
+        _refuse(
+            drawn | filmed | {"--out": out != _FILE, "--video": video, "--levels": levels},
+            "with --imagination",
+        )
         _imagine(runs, root)
+        return
+    if levels:
+        others = {name: given for name, given in drawn.items() if name != "--text"}
+        _refuse(others | filmed | {"--video": video}, "with --levels")
+        _draw_levels(runs, out, text, root)
         return
     if video:
         _refuse(drawn, "with --video")
@@ -114,6 +127,17 @@ def _film(runs: list[str], out: Path, episodes: int, seed: int, root: Path | Non
         returns = ", ".join(f"{one:g}" for one in film.returns)
         output.say(f"{run}: return {returns} in {sum(film.lengths)} steps")
     output.say(f"Video: {out}")
+
+
+def _draw_levels(runs: list[str], out: Path, text: bool, root: Path | None) -> None:
+    from assay.evaluation.level_plots import levels_text, plot_levels, read_levels
+    from assay.runs.directory import group_runs
+
+    found = [one for run in runs for one in group_runs(locate(run, root))]
+    if len(found) != 1:
+        raise ConfigError(f"--levels: {len(found)} runs; expected one.", "Give one run.")
+    parts = read_levels(found[0].path)
+    output.say(levels_text(parts) if text else f"Plot: {plot_levels(parts, out)}")
 
 
 def _imagine(runs: list[str], root: Path | None) -> None:

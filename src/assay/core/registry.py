@@ -30,6 +30,7 @@ Agents = Literal["one", "many"]  # whom an algorithm trains
 TRAITS = {
     "baseline": "others of its kind improve on it",
     "central": "in training it sees all agents, or the state of the whole",
+    "designs": "it draws the levels that it is trained in",
     "first": "the first choice of its kind",
     "frugal": "it needs few environment steps, at much computing for each",
     "hindsight": "it can relabel goals in hindsight",

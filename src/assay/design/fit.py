@@ -129,6 +129,8 @@ def _world(spec: AlgorithmSpec, facts: Facts) -> str | None:
         return "it is for games of two players who see everything and take turns"
     if facts.game and not {"rules", "rivals"} & {*spec.traits}:
         return "it knows no opponent who answers"
+    if "designs" in spec.traits:
+        return "it draws the levels of assay/Maze-v0, and of nothing else"
     if "vectors" in spec.traits and not facts.vector:
         return "it models observations that are one vector of floats"
     return None

@@ -7,7 +7,7 @@ ignores never count, and the true final observation is what a truncated transiti
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +17,7 @@ from assay.algorithms.base import Algorithm
 from assay.buffers.replay_protocol import Replay
 from assay.buffers.rollout import Rollout
 from assay.core import seeding
-from assay.core.errors import ConfigError, SpaceError
+from assay.core.errors import ConfigError, EnvError, SpaceError
 from assay.core.types import (
     Clock,
     Collected,
@@ -28,6 +28,7 @@ from assay.core.types import (
     action_mask,
     tree_map,
 )
+from assay.envs.parameters import parameters, set_parameters
 from assay.policies.exploration import GreedyActions
 
 EPISODE_WINDOW = 100
@@ -98,6 +99,28 @@ def no_scores(algorithm: str) -> ConfigError:
     )
 
 
+def set_levels(env: Any, levels: Mapping[str, np.ndarray], algorithm: str) -> None:
+    """Let environments have the levels that an algorithm designed.
+
+    Raises:
+        ConfigError: Something else draws parameters of them.
+        EnvError: They have no such parameters.
+    """
+    if getattr(env, "curriculum", None) is not None:
+        raise ConfigError(
+            f"{algorithm} designs the levels, so that randomize has nothing to draw.",
+            "Leave randomize and curriculum out, or train ppo.",
+        )
+    missing = sorted(levels.keys() - parameters(env).keys())
+    if missing:
+        raise EnvError(
+            f"{algorithm} designs levels by the parameter '{missing[0]}', which '{env.name}' does "
+            "not have.",
+            "Train on assay/Maze-v0; size=13 of the algorithm needs env_kwargs={size: 13}.",
+        )
+    set_parameters(env, levels)
+
+
 class Collector:
     """Drive a vector of environments with an algorithm.
 
@@ -133,6 +156,10 @@ class Collector:
 
     def collect_rollout(self, rollout: Rollout) -> Collected:
         """Fill a rollout with `length` steps of every environment, and return what was seen."""
+        levels = self.algorithm.design()
+        if levels is not None:
+            set_levels(self.env, levels, self.algorithm.spec.name)
+            self.start()
         step, act, outcomes = self.env.step, self.algorithm.act, self.outcomes
         rollout.reset(self.carry)
         obs, carry = self.obs, self.carry

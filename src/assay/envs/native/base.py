@@ -102,7 +102,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         "autoreset_mode": AutoresetMode.SAME_STEP,
     }
 
-    state_size: ClassVar[int]
+    state_size: int
     start_low: ClassVar[Bound]
     start_high: ClassVar[Bound]
     start_draws: ClassVar[int]

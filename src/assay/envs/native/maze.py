@@ -7,40 +7,31 @@ agent sees only what is near it, and reaching the goal sooner pays more.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from assay.core.errors import EnvError
+from assay.core.errors import EnvError, nearest
 from assay.envs.native.base import NativeVectorEnv
+from assay.envs.native.named_mazes import DRAWINGS, drawn
+from assay.functional.mazes import (
+    MOVES,
+    distances,
+    from_words,
+    level_names,
+    picture,
+    to_words,
+    word_count,
+)
 
 Kind = Literal["walls", "corridors"]
 ANY = -1.0  # a parameter that is drawn with the level
 PATIENCE = 100  # steps over which the reward of the goal falls from 1 to 0.1
-_MOVES = np.array([[-1, 0], [0, 1], [1, 0], [0, -1]])  # up, right, down, left
 _VIEW = 2  # cells that are seen in each direction
 _LEVELS = 2**31
-
-
-def distances(walls: np.ndarray, goal: int) -> np.ndarray:
-    """Return the steps from every cell of a grid to the goal, -1 where it cannot be reached."""
-    size = len(walls)
-    found = np.full(walls.shape, -1)
-    found[divmod(goal, size)] = 0
-    edge, steps = [divmod(goal, size)], 0
-    while edge:
-        steps += 1
-        beyond = []
-        for y, x in edge:
-            for dy, dx in _MOVES.tolist():
-                place = (y + dy, x + dx)
-                inside = 0 <= place[0] < size and 0 <= place[1] < size
-                if inside and not walls[place] and found[place] < 0:
-                    found[place] = steps
-                    beyond.append(place)
-        edge = beyond
-    return found
+_NUMBERED = ("level", "walls", "reach")
+_TRAIL_BITS = 2  # visits of a cell are counted to 3
 
 
 def _corridors(rng: np.random.Generator, size: int) -> np.ndarray:
@@ -50,7 +41,7 @@ def _corridors(rng: np.random.Generator, size: int) -> np.ndarray:
     way = [(0, 0)]
     while way:
         y, x = way[-1]
-        steps = [(y + 2 * dy, x + 2 * dx) for dy, dx in _MOVES.tolist()]
+        steps = [(y + 2 * dy, x + 2 * dx) for dy, dx in MOVES.tolist()]
         new = [(a, b) for a, b in steps if 0 <= a < size and 0 <= b < size and walls[a, b]]
         if not new:
             way.pop()
@@ -96,17 +87,20 @@ class Maze(NativeVectorEnv):
 
     Actions: up, right, down, left; a wall or the edge stops the agent. Observation: the 5 x 5 cells
     around it (1 is a wall or outside), and how far down and right the goal is, in sides of the
-    square. Reaching the goal pays 1 - 0.9 t / 100 after t steps, and ends the episode.
+    square; with `trail` also how often it was in each of the 25 cells, in thirds up to 1. Reaching
+    the goal pays 1 - 0.9 t / 100 after t steps (0.1 after more than 100), and ends the episode.
 
     Parameters: `level`, the number of the level (negative: any); `walls`, how many there are
     (negative: up to `max_walls`); `reach`, how many steps the goal is away at most (negative: any).
+    A level can be given cell by cell as well (`assay.functional.mazes.Levels.parameters`): `ends_9`
+    (of size 9) is start * size^2 + goal (negative: a level by its number), and `cells_0` and so on
+    hold the walls as bits, 48 cells each. Such a level need not be solvable. `maze` names one of
+    `assay.envs.native.named_mazes`, with its own size, in which all episodes are.
     """
 
-    state_size = 5  # level, walls, reach, position, steps
     start_low = 0.0
     start_high = 1.0
     start_draws = 1
-    physical: ClassVar = {"level": ANY, "walls": ANY, "reach": ANY}
 
     def __init__(
         self,
@@ -115,6 +109,8 @@ class Maze(NativeVectorEnv):
         size: int = 9,
         max_walls: int = 30,
         kind: Kind = "walls",
+        trail: bool = False,
+        maze: str | None = None,
     ) -> None:
         if not isinstance(size, int) or size < 3 or (kind == "corridors" and size % 2 == 0):
             raise EnvError(
@@ -124,13 +120,26 @@ class Maze(NativeVectorEnv):
             raise EnvError(f"max_walls is {max_walls!r}; 0 to {size * size // 2} were expected.")
         if kind not in ("walls", "corridors"):
             raise EnvError(f"kind is {kind!r}; walls or corridors was expected.")
+        if maze is not None and maze not in DRAWINGS:
+            raise EnvError(f"There is no maze '{maze}'.", nearest(str(maze), DRAWINGS))
+        self.size = size if maze is None else len(drawn(maze)[0])
+        self.max_walls, self.kind, self.maze, self.trail = max_walls, kind, maze, bool(trail)
+        cells = self.size**2
+        # What a level is made from, in this order; then position, steps and the trail as numbers.
+        names = (*_NUMBERED, *level_names(self.size))
+        self.physical = dict.fromkeys(names, ANY)  # type: ignore[misc]  # as many as cells need
+        self._place = len(self.physical)
+        self._words = word_count(cells, _TRAIL_BITS) if trail else 0
+        self.state_size = self._place + 2 + self._words
         seen = (2 * _VIEW + 1) ** 2
-        low = np.array([0.0] * seen + [-1.0, -1.0], np.float32)
-        super().__init__(num_envs, max_episode_steps, Box(low, 1.0), Discrete(4))
+        low = [0.0] * seen + [-1.0, -1.0] + [0.0] * (seen if trail else 0)
+        space = Box(np.array(low, np.float32), 1.0)
+        super().__init__(num_envs, max_episode_steps, space, Discrete(4))
         self._scalar = False  # arrays of length one are fast enough here
-        self.size, self.max_walls, self.kind = size, max_walls, kind
-        side = size + 2 * _VIEW
+        side = self.size + 2 * _VIEW
+        self._inner = slice(_VIEW, _VIEW + self.size)
         self._walls = np.ones((num_envs, side, side), np.bool_)  # with what is outside
+        self._visits = np.zeros((num_envs, side, side), np.float32)
         self._goals = np.zeros(num_envs, np.int64)
         self._window = np.arange(2 * _VIEW + 1)
 
@@ -140,31 +149,63 @@ class Maze(NativeVectorEnv):
     def _begin(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rows = np.arange(self.num_envs)
         states = self._first(rows, draws[:, 0])
-        return states, self._seen(rows, states[:, 3].astype(np.int64))
+        if self.trail:
+            states[:, self._place + 2 :] = self._trail_words()
+        return states, self._seen(rows, states[:, self._place].astype(np.int64))
 
     def _first(self, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """Build levels in some rows and return their first states."""
-        levels, walls, reach = np.rint(self._all_values()[:, rows])
-        levels = np.where(levels < 0, np.floor(draws * _LEVELS), levels)
-        states = np.stack([levels, walls, reach, *np.zeros((2, len(rows)))], 1)
-        states[:, 3] = self._build(rows, states)
+        states = np.zeros((len(rows), self.state_size))
+        states[:, : self._place] = np.rint(self._all_values()[:, rows]).T
+        states[:, 0] = np.where(states[:, 0] < 0, np.floor(draws * _LEVELS), states[:, 0])
+        states[:, self._place] = starts = self._build(rows, states)
+        self._visits[rows] = 0.0
+        self._visit(rows, starts)
         return states
 
     def _build(self, rows: np.ndarray, states: np.ndarray) -> np.ndarray:
         """Put up the walls of some rows and return where they begin."""
         starts = np.zeros(len(rows), np.int64)
-        inner = slice(_VIEW, _VIEW + self.size)
-        for place, (row, state) in enumerate(zip(rows.tolist(), states.tolist(), strict=True)):
-            level, count, reach = (int(x) for x in state[:3])
-            fixed = (self.size, self.max_walls, self.kind)
-            self._walls[row, inner, inner], starts[place], self._goals[row] = layout(
-                level, count, reach, *fixed
-            )
+        inner = self._inner
+        for place, (row, state) in enumerate(zip(rows.tolist(), states, strict=True)):
+            self._walls[row, inner, inner], starts[place], self._goals[row] = self._level(state)
         return starts
+
+    def _level(self, state: np.ndarray) -> tuple[np.ndarray, int, int]:
+        """Return walls, start and goal of the level that a state is in."""
+        if self.maze is not None:
+            return drawn(self.maze)
+        level, count, reach, ends = (int(x) for x in state[:4])
+        if ends < 0:
+            return layout(level, count, reach, self.size, self.max_walls, self.kind)
+        cells = self.size**2
+        words = state[None, len(_NUMBERED) + 1 : self._place]
+        return from_words(words, cells).reshape(self.size, self.size) > 0, *divmod(ends, cells)
+
+    def _visit(self, rows: np.ndarray, position: np.ndarray) -> None:
+        if self.trail:
+            y, x = np.divmod(position, self.size)
+            self._visits[rows, y + _VIEW, x + _VIEW] += 1.0
+
+    def _trail_words(self) -> np.ndarray:
+        visits = self._visits[:, self._inner, self._inner].reshape(self.num_envs, -1)
+        counts = np.minimum(visits, 2**_TRAIL_BITS - 1).astype(np.int64)
+        return to_words(counts, _TRAIL_BITS)
+
+    def _physics(self) -> np.ndarray:
+        states = super()._physics()
+        if self.trail:
+            states[:, self._place + 2 :] = self._trail_words()
+        return states
 
     def _enter(self, states: np.ndarray, elapsed: np.ndarray) -> None:
         super()._enter(states, elapsed)
         self._build(np.arange(self.num_envs), states)
+        if self.trail:
+            words = states[:, self._place + 2 :]
+            counts = from_words(words, self.size**2, _TRAIL_BITS)
+            shape = (self.num_envs, self.size, self.size)
+            self._visits[:, self._inner, self._inner] = counts.reshape(shape)
 
     def _restart(self, rows: np.ndarray, observations: np.ndarray) -> None:
         if self._planned is not None:
@@ -172,7 +213,7 @@ class Maze(NativeVectorEnv):
         draws = np.array([self._rngs[row].uniform() for row in rows.tolist()])
         states = self._first(rows, draws)
         self._state[:, rows] = states.T
-        observations[rows] = self._seen(rows, states[:, 3].astype(np.int64))
+        observations[rows] = self._seen(rows, states[:, self._place].astype(np.int64))
         self._deadlines[rows] = self._clock + self.max_episode_steps
 
     def _seen(self, rows: np.ndarray, position: np.ndarray) -> np.ndarray:
@@ -180,29 +221,33 @@ class Maze(NativeVectorEnv):
         goal_y, goal_x = np.divmod(self._goals[rows], self.size)
         lines = y[:, None, None] + self._window[:, None]
         columns = x[:, None, None] + self._window
-        near = self._walls[rows[:, None, None], lines, columns].reshape(len(rows), -1)
+        place = (rows[:, None, None], lines, columns)
+        near = self._walls[place].reshape(len(rows), -1)
         offset = np.stack([goal_y - y, goal_x - x], 1) / self.size
-        return np.concatenate([near, offset], 1).astype(np.float32)
+        parts = [near, offset]
+        if self.trail:
+            most = 2.0**_TRAIL_BITS - 1.0
+            parts.append(np.minimum(self._visits[place] / most, 1.0).reshape(len(rows), -1))
+        return np.concatenate(parts, 1).astype(np.float32)
 
     def _advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        moves = _MOVES[self._discrete(actions)]
-        rows, position = np.arange(self.num_envs), self._state[3].astype(np.int64)
+        moves = MOVES[self._discrete(actions)]
+        rows, position = np.arange(self.num_envs), self._state[self._place].astype(np.int64)
         y, x = np.divmod(position, self.size)
         free = ~self._walls[rows, y + moves[:, 0] + _VIEW, x + moves[:, 1] + _VIEW]
         position = np.where(free, position + moves @ [self.size, 1], position)
-        self._state[3] = position
-        self._state[4] += 1
+        steps = self._state[self._place + 1]
+        self._state[self._place] = position
+        steps += 1
+        self._visit(rows, position)
         found = position == self._goals
-        rewards = np.where(found, 1.0 - 0.9 * np.minimum(self._state[4] / PATIENCE, 1.0), 0.0)
+        rewards = np.where(found, 1.0 - 0.9 * np.minimum(steps / PATIENCE, 1.0), 0.0)
         return self._seen(rows, position), rewards, found
 
     def drawing(self, row: int = 0) -> str:
         """Return a level as text: # is a wall, A the agent, G the goal."""
-        inner = slice(_VIEW, _VIEW + self.size)
-        cells = np.where(self._walls[row, inner, inner], "#", ".").reshape(-1)
-        cells[self._goals[row]] = "G"
-        cells[int(self._state[3, row])] = "A"
-        return "\n".join("".join(line) for line in cells.reshape(self.size, self.size))
+        walls = self._walls[row, self._inner, self._inner]
+        return picture(walls, int(self._state[self._place, row]), int(self._goals[row]))
 
 
 def make_maze(**settings: Any) -> Any:

@@ -46,6 +46,7 @@ class ReplaySampler(Sampler):
         self.found: Numbers = np.zeros(0)
         self.played = np.zeros(0, np.int64)
         self.episodes = 0
+        self._places: dict[tuple[float, ...], int] = {}  # of known levels, by their values
 
     def weights(self) -> Numbers:
         """Return the probability of every known level in a replay."""
@@ -71,25 +72,25 @@ class ReplaySampler(Sampler):
 
     def scored(self, units: Units, tags: Tags, scores: Numbers) -> None:
         """Remember what was played, in place of the lowest score if there is no room."""
-        for point, score in zip(units, scores.tolist(), strict=True):
+        for point, key, score in zip(units, self._keys(units), scores.tolist(), strict=True):
             self.episodes += 1
-            same = np.flatnonzero(self._same(point))
-            if len(same):
-                self.found[same], self.played[same] = score, self.episodes
-            elif len(self.found) < self.settings.levels:
+            place = self._places.get(key)
+            if place is None and len(self.found) < self.settings.levels:
+                place = len(self.found)
                 self.units = np.vstack([self.units, point])
                 self.found = np.append(self.found, score)
                 self.played = np.append(self.played, self.episodes)
-            elif score > self.found.min():
+            elif place is None and score > self.found.min():
                 place = int(self.found.argmin())
-                self.units[place], self.found[place] = point, score
-                self.played[place] = self.episodes
+                del self._places[self._keys(self.units[place, None])[0]]
+                self.units[place] = point
+            if place is not None:
+                self._places[key] = place
+                self.found[place], self.played[place] = score, self.episodes
 
-    def _same(self, point: Units) -> Numbers:
-        """Return which known levels have the values of a point."""
-        known, one = self.ranges.values(self.units), self.ranges.values(point[None])
-        alike = [known[name] == one[name] for name in known]
-        return np.logical_and.reduce(alike)
+    def _keys(self, units: Units) -> list[tuple[float, ...]]:
+        """Return the values of points; levels with the same values are the same."""
+        return list(zip(*(x.tolist() for x in self.ranges.values(units).values()), strict=True))
 
     def metrics(self) -> Metrics:
         """Return how many levels are known, and their mean score."""
@@ -114,3 +115,4 @@ class ReplaySampler(Sampler):
         self.episodes = int(state["episodes"])
         for name in ("units", "found", "played"):
             setattr(self, name, np.array(state[name]))
+        self._places = {key: place for place, key in enumerate(self._keys(self.units))}
