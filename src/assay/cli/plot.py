@@ -14,6 +14,7 @@ from assay.core.errors import ConfigError
 
 _METRIC, _FILE, _FILM = "eval/return_mean", Path("plot.png"), Path("video.gif")
 _MOST_BESIDE = 4
+_EPISODES = 64  # of the drawing of options
 Kind = Literal["curves", "profiles", "improvement", "ranks"]
 
 
@@ -36,8 +37,13 @@ def plot(
     video: bool = typer.Option(
         False, "--video", help="Film the agents of two runs (up to four) side by side."
     ),
-    episodes: int = typer.Option(None, "--episodes", help="Of a video. [default: 1]"),
-    seed: int = typer.Option(None, "--seed", help="Of a video. [default: 0]"),
+    options: bool = typer.Option(
+        False, "--options", help="Draw which option of a run of option_critic acts where."
+    ),
+    episodes: int = typer.Option(
+        None, "--episodes", help="Of a video (1) or of the drawing of options (64)."
+    ),
+    seed: int = typer.Option(None, "--seed", help="Of these episodes. [default: 0]"),
     root: RunsRoot = None,
 ) -> None:
     """Draw learning curves: the IQM over seeds, with its interval.
@@ -51,10 +57,17 @@ def plot(
     model would go on.
 
     With --video, play episodes with the agents of two runs from the same seeds, side by side.
+
+    With --options, play episodes with the agent of a run that acts by options, and draw which of
+    them acts where: a map of a grid, else a line for each episode.
     """
     drawn = {"--metric": metric != _METRIC, "--text": text, "--kind": kind != "curves"}
     drawn |= {"--at": at != "final"}
     filmed = {"--episodes": episodes is not None, "--seed": seed is not None}
+    if options:
+        _refuse(drawn | {"--video": video, "--imagination": imagination}, "with --options")
+        _options(runs, out, episodes or _EPISODES, seed or 0, root)
+        return
     if imagination:
         _refuse(drawn | filmed | {"--out": out != _FILE, "--video": video}, "with --imagination")
         _imagine(runs, root)
@@ -63,7 +76,7 @@ def plot(
         _refuse(drawn, "with --video")
         _film(runs, _FILM if out == _FILE else out, episodes or 1, seed or 0, root)
         return
-    _refuse(filmed, "without --video")
+    _refuse(filmed, "without --video or --options")
     from assay.evaluation.plots import plot_curves, read_curves, read_unit, text_chart
 
     paths = [locate(run, root) for run in runs]
@@ -114,6 +127,21 @@ def _film(runs: list[str], out: Path, episodes: int, seed: int, root: Path | Non
         returns = ", ".join(f"{one:g}" for one in film.returns)
         output.say(f"{run}: return {returns} in {sum(film.lengths)} steps")
     output.say(f"Video: {out}")
+
+
+def _options(runs: list[str], out: Path, episodes: int, seed: int, root: Path | None) -> None:
+    from assay.agents import load, required_vector
+    from assay.evaluation.option_plots import plot_options
+    from assay.loops.config import RunConfig
+    from assay.runs.directory import group_runs
+
+    found = [one for run in runs for one in group_runs(locate(run, root))]
+    if len(found) != 1:
+        raise ConfigError(f"--options: {len(found)} runs; expected one.", "Give one run.")
+    config, agent = RunConfig.from_dict(found[0].config), load(found[0].path)
+    with required_vector(config, None, episodes, "Draw it in Python: plot_options.") as vector:
+        drawn = plot_options(agent.policy, vector, out, episodes=episodes, seed=seed)
+    output.say(f"Plot: {drawn}")
 
 
 def _imagine(runs: list[str], root: Path | None) -> None:
