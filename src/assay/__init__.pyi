@@ -645,6 +645,33 @@ class NFSP(Managed):
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
+class OptionCritic(Managed):
+    """Options that are learned end to end, with proximal updates. For goals that move."""
+    def __init__(
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float = 0.5, horizon: int = 128,
+        value_coef: float = 0.5, entropy_coef: float | str = 0.0, normalize_advantage: bool = True,
+        hidden: Sequence[int] = (64, 64),
+        activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'tanh',
+        cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
+        normalize_obs: bool = False, normalize_reward: bool = False, log_std_init: float = 0.0,
+        scale_actions: bool = True, epochs: int = 4, minibatch_size: int = 128,
+        gae_lambda: float = 0.95, clip: float | str = 0.2, value_clip: float | None = None,
+        target_kl: float | None = None, n_options: int = 4, deliberation_cost: float = 0.0,
+        termination_reg: float = 0.01, termination_coef: float = 1.0,
+        option_entropy_coef: float = 0.01, env_steps: int = 100000, num_envs: int = 1,
+        randomize: dict[str, Any] = ..., curriculum: str | dict[str, Any] | None = None,
+        seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
+        threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
 class PAIRED(Managed):
     """PPO in mazes that a generator draws for it. For agents that must cope with unseen levels."""
     def __init__(

@@ -137,6 +137,9 @@ def _play(
                 f"{result['nash_conv']:.6g}), exactly. Its rows are seats, and a return is minus "
                 "what a best response gains."
             )
+        if "levels" in result:
+            told = ", ".join(f"{name} {number(x)}" for name, x in result["levels"].items())
+            output.say(f"Options of {result['run']}: {told}")
         if "video" in result:
             output.say(f"Video: {result['video']}")
 

@@ -1,9 +1,9 @@
-"""`assay plot`: draw learning curves, runs side by side, mazes, or what a world model predicts."""
+"""`assay plot`: draw learning curves, runs side by side, mazes, options, or imagination."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -12,8 +12,12 @@ from assay.cli.find_run import locate
 from assay.cli.shared_options import RunsRoot
 from assay.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from assay.runs.directory import RunDirectory
+
 _METRIC, _FILE, _FILM = "eval/return_mean", Path("plot.png"), Path("video.gif")
 _MOST_BESIDE = 4
+_EPISODES = 64  # of the drawing of options
 Kind = Literal["curves", "profiles", "improvement", "ranks"]
 
 
@@ -39,8 +43,13 @@ def plot(
     video: bool = typer.Option(
         False, "--video", help="Film the agents of two runs (up to four) side by side."
     ),
-    episodes: int = typer.Option(None, "--episodes", help="Of a video. [default: 1]"),
-    seed: int = typer.Option(None, "--seed", help="Of a video. [default: 0]"),
+    options: bool = typer.Option(
+        False, "--options", help="Draw which option of a run of option_critic acts where."
+    ),
+    episodes: int = typer.Option(
+        None, "--episodes", help="Of a video (1) or of the drawing of options (64)."
+    ),
+    seed: int = typer.Option(None, "--seed", help="Of these episodes. [default: 0]"),
     root: RunsRoot = None,
 ) -> None:
     """Draw learning curves: the IQM over seeds, with its interval.
@@ -56,10 +65,17 @@ def plot(
     With --levels, draw a few of the mazes of each tenth of a run of paired.
 
     With --video, play episodes with the agents of two runs from the same seeds, side by side.
+
+    With --options, play episodes with the agent of a run that acts by options, and draw which of
+    them acts where: a map of a grid, else a line for each episode.
     """
     drawn = {"--metric": metric != _METRIC, "--text": text, "--kind": kind != "curves"}
     drawn |= {"--at": at != "final"}
     filmed = {"--episodes": episodes is not None, "--seed": seed is not None}
+    if options:
+        _refuse(drawn | {"--video": video, "--imagination": imagination}, "with --options")
+        _options(runs, out, episodes or _EPISODES, seed or 0, root)
+        return
     if imagination:
         _refuse(
             drawn | filmed | {"--out": out != _FILE, "--video": video, "--levels": levels},
@@ -76,7 +92,7 @@ def plot(
         _refuse(drawn, "with --video")
         _film(runs, _FILM if out == _FILE else out, episodes or 1, seed or 0, root)
         return
-    _refuse(filmed, "without --video")
+    _refuse(filmed, "without --video or --options")
     from assay.evaluation.plots import plot_curves, read_curves, read_unit, text_chart
 
     paths = [locate(run, root) for run in runs]
@@ -131,13 +147,30 @@ def _film(runs: list[str], out: Path, episodes: int, seed: int, root: Path | Non
 
 def _draw_levels(runs: list[str], out: Path, text: bool, root: Path | None) -> None:
     from assay.evaluation.level_plots import levels_text, plot_levels, read_levels
+
+    parts = read_levels(_only_run(runs, root, "--levels").path)
+    output.say(levels_text(parts) if text else f"Plot: {plot_levels(parts, out)}")
+
+
+def _options(runs: list[str], out: Path, episodes: int, seed: int, root: Path | None) -> None:
+    from assay.agents import load, required_vector
+    from assay.evaluation.option_plots import plot_options
+    from assay.loops.config import RunConfig
+
+    found = _only_run(runs, root, "--options")
+    config, agent = RunConfig.from_dict(found.config), load(found.path)
+    with required_vector(config, None, episodes, "Draw it in Python: plot_options.") as vector:
+        drawn = plot_options(agent.policy, vector, out, episodes=episodes, seed=seed)
+    output.say(f"Plot: {drawn}")
+
+
+def _only_run(runs: list[str], root: Path | None, option: str) -> RunDirectory:
     from assay.runs.directory import group_runs
 
     found = [one for run in runs for one in group_runs(locate(run, root))]
     if len(found) != 1:
-        raise ConfigError(f"--levels: {len(found)} runs; expected one.", "Give one run.")
-    parts = read_levels(found[0].path)
-    output.say(levels_text(parts) if text else f"Plot: {plot_levels(parts, out)}")
+        raise ConfigError(f"{option}: {len(found)} runs; expected one.", "Give one run.")
+    return found[0]
 
 
 def _imagine(runs: list[str], root: Path | None) -> None:

@@ -34,6 +34,11 @@ AGENT_REWARD = "agent_reward"
 AGENT_TERMINATED = "agent_terminated"
 AGENT_TRUNCATED = "agent_truncated"
 
+# What an agent that acts by options says of its steps, as extras.
+OPTION = "option"  # [N, K] 1 at the option that acted
+ARRIVED = "arrived"  # [N, K] the one that had acted before; zeros where an episode begins
+DRAWN = "drawn"  # [N] 1 where an option was chosen, 0 where one went on
+
 
 @dataclass(frozen=True, slots=True)
 class Team:

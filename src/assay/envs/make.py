@@ -44,8 +44,15 @@ from assay.envs.robotics import PACKAGE, fix_joint_types
 from assay.envs.sync import Sync
 from assay.envs.variation.settings import varied
 from assay.envs.vector import Vector
-from assay.envs.wrappers.settings import Given, read_wrappers, refuse_repeats, repeats, wrap
-from assay.envs.wrappers.timing import ActionRepeat, Repeated, make_repeated
+from assay.envs.wrappers.layers import Inside
+from assay.envs.wrappers.settings import (
+    Given,
+    innermost,
+    make_inside,
+    read_wrappers,
+    refuse_inside,
+    wrap,
+)
 from assay.functional.boards import GAMES
 
 BackendName = Literal["auto", "native", "vector", "sync", "processes"]
@@ -75,7 +82,7 @@ class _Asked:
     atari: AtariSettings
     training: bool
     workers: int | None
-    repeat: ActionRepeat | None = None
+    inside: Inside | None = None  # a wrapper inside of every copy
     remake: tuple[str, ...] = ()  # arguments that change from episode to episode
 
     @property
@@ -147,11 +154,11 @@ def make_vector(
         atari or AtariSettings(),
         training,
         workers,
-        repeats(around),
+        innermost(around),
         arguments_of(randomize or {}),
     )
     if isinstance(env, gym.vector.VectorEnv):
-        refuse_repeats(around, type(env.unwrapped).__name__)
+        refuse_inside(around, type(env.unwrapped).__name__)
     vector = _made(env, asked)
     try:
         vector = varied(vector, randomize or {}, curriculum)
@@ -163,14 +170,14 @@ def make_vector(
 
 
 def _made(env: EnvLike, asked: _Asked) -> Vector:
-    """Return environments without what is around them, but for repeated actions."""
+    """Return environments without what is around them, but for what is inside of every copy."""
     if isinstance(env, gym.vector.VectorEnv):
         return _from_vector_env(env, asked)
     if isinstance(env, gym.Env) or is_petting_zoo(env):
         return _from_env(as_joint(env), asked)
     if isinstance(env, str):
         vector = _from_id(env, asked)
-        plain = asked.repeat is None and asked.kwargs.keys() <= MAKE_KWARGS
+        plain = asked.inside is None and asked.kwargs.keys() <= MAKE_KWARGS
         vector.plain = plain and _is_gymnasiums(vector.name)
         return vector
     if callable(env):
@@ -305,8 +312,8 @@ def _from_env(env: gym.Env[Any, Any], asked: _Asked) -> Vector:
             "Give a function that makes the environment, or set num_envs=1.",
         )
     made = env if asked.limit is None else make_limited(lambda: env, name, asked.limit)
-    if asked.repeat is not None:
-        made = Repeated(made, asked.repeat.times, asked.repeat.pool)
+    if asked.inside is not None:
+        made = asked.inside.inside(made, asked.training)
     return Vector(Sync([lambda: made], name, text=asked.text), name, limit=own_limit(made))
 
 
@@ -323,8 +330,8 @@ def _from_factory(
             f"The backend '{asked.backend}' needs an environment's id, not the factory '{name}'.",
             "Use the backend sync or processes.",
         )
-    if asked.repeat is not None:
-        factory = partial(make_repeated, factory, asked.repeat.times, asked.repeat.pool)
+    if asked.inside is not None:
+        factory = partial(make_inside, factory, asked.inside, asked.training)
     factories = [factory] * asked.count
     if asked.backend == "processes":
         from assay.envs.processes import Processes
@@ -338,15 +345,15 @@ def _from_factory(
 def _from_id(env_id: str, asked: _Asked) -> Vector:
     kwargs, limit = _take_limit(env_id, asked.kwargs, asked.limit)
     backend, settings, training = asked.backend, asked.atari, asked.training
-    native_fits = env_id in NATIVE and not kwargs and not asked.remake and asked.repeat is None
+    native_fits = env_id in NATIVE and not kwargs and not asked.remake and asked.inside is None
     if backend == "native" and not native_fits:
         reason = (
             f"has no setting {sorted({*kwargs, *asked.remake})}"
             if env_id in NATIVE
             else "does not exist"
         )
-        if env_id in NATIVE and asked.repeat is not None:
-            reason = "cannot repeat actions"
+        if env_id in NATIVE and asked.inside is not None:
+            reason = f"cannot {asked.inside.does}"
         raise EnvError(
             f"The native version of '{env_id}' {reason}.",
             f"Use the backend auto. Native ones: {', '.join(sorted(NATIVE))}.",
@@ -363,7 +370,7 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
     stack = settings.frame_stack if atari else None
     if is_dm_control(spec):
         stack = pixel_stack(kwargs)
-    alike = asked.repeat is None and not asked.remake
+    alike = asked.inside is None and not asked.remake
     vectorised = alike and _vector_fits(spec, kwargs, atari, limit)
     if backend == "vector" and not vectorised:
         unfit = _with_limit(kwargs, limit)

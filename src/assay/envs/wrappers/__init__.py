@@ -3,7 +3,8 @@
     wrappers=[{frame_stack: 4}, {noise: 0.1}, sign_reward]
 
 They work on the arrays of all copies, whatever steps these, in the order in which they are listed:
-the first is nearest to the environment. `action_repeat` and `frame_skip` are the exception: they
-are inside of every copy, below all others, because an episode may end while an action is repeated.
+the first is nearest to the environment. `action_repeat`, `frame_skip` and `options` are the
+exception: they are inside of every copy, below all others, because an episode may end before they
+do.
 Rewards are changed in training only; evaluations report the environment's own.
 """

@@ -30,6 +30,23 @@ class Wrapper(Model, ABC):
         """Return a backend around another one."""
 
 
+class Inside(Wrapper):
+    """A wrapper inside of every copy, below all others: a step of it is one or more of the copy's.
+
+    It stands there because an episode may end in the middle.
+    """
+
+    does: ClassVar[str]  # what it does, for messages: "repeat actions"
+
+    @abstractmethod
+    def inside(self, env: gym.Env[Any, Any], training: bool) -> gym.Env[Any, Any]:
+        """Return an environment around one copy."""
+
+    def layer(self, inner: Any) -> Any:
+        """Return the backend: copies have the wrapper themselves."""
+        return inner
+
+
 class OfEntry(Wrapper):
     """A wrapper of one array of the observation."""
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from assay.core.config import parse
 from assay.core.errors import ConfigError, EnvError, nearest
+from assay.envs.limits import Factory
 from assay.envs.vector import Vector
-from assay.envs.wrappers import observation, reward, timing
-from assay.envs.wrappers.layers import Wrapper
-from assay.envs.wrappers.timing import ActionRepeat, FrameStack, StackLayer
+from assay.envs.wrappers import observation, options, reward, timing
+from assay.envs.wrappers.layers import Inside, Wrapper
+from assay.envs.wrappers.timing import FrameStack, StackLayer
 
 Given = Sequence[str | Mapping[str, Any]]  # as settings hold them
 
@@ -29,7 +31,7 @@ WRAPPERS: dict[str, type[Wrapper]] = {
         *(observation.Rescale, observation.ClipObs, observation.HideSensors),
         *(observation.Noise, observation.Dropout),
         *(timing.FrameStack, timing.ObsDelay, timing.ActionDelay, timing.StickyActions),
-        *(timing.TimeInObs, timing.ActionRepeat, timing.FrameSkip),
+        *(timing.TimeInObs, timing.ActionRepeat, timing.FrameSkip, options.Options),
         *(reward.ClipReward, reward.ScaleReward, reward.SignReward, reward.FlipReward),
     )
 }
@@ -73,16 +75,24 @@ def _read(one: str | Mapping[str, Any]) -> Wrapper:
     return parse(kind, values or {}, what=f"the wrapper {name}")
 
 
-def repeats(wrappers: Sequence[Wrapper]) -> ActionRepeat | None:
-    """Return the wrapper that repeats actions, if there is one.
+def innermost(wrappers: Sequence[Wrapper]) -> Inside | None:
+    """Return the wrapper that is inside of every copy, if there is one.
 
     Raises:
         ConfigError: There are two.
     """
-    found = [one for one in wrappers if isinstance(one, ActionRepeat)]
+    found = [one for one in wrappers if isinstance(one, Inside)]
     if len(found) > 1:
-        raise ConfigError("Two wrappers repeat actions.", "Give one with the product of both.")
+        raise ConfigError(
+            f"Two wrappers {' and '.join(sorted({one.does for one in found}))}.",
+            "Give one: of repeated actions, with the product of both.",
+        )
     return found[0] if found else None
+
+
+def make_inside(factory: Factory, wrapper: Inside, training: bool) -> gym.Env[Any, Any]:
+    """Make an environment with a wrapper inside of it."""
+    return wrapper.inside(factory(), training)
 
 
 def wrap(vector: Vector, wrappers: Sequence[Wrapper], *, training: bool) -> Vector:
@@ -113,15 +123,16 @@ def wrap(vector: Vector, wrappers: Sequence[Wrapper], *, training: bool) -> Vect
     return Vector(backend, vector.name, stack, vector.limit)
 
 
-def refuse_repeats(wrappers: Sequence[Wrapper], name: str) -> None:
-    """Refuse to repeat actions in a vector environment that was given as an object.
+def refuse_inside(wrappers: Sequence[Wrapper], name: str) -> None:
+    """Refuse a wrapper inside of every copy, for a vector environment given as an object.
 
     Raises:
-        EnvError: A wrapper repeats actions.
+        EnvError: There is one.
     """
-    if repeats(wrappers) is not None:
+    found = innermost(wrappers)
+    if found is not None:
         raise EnvError(
-            f"The vector environment '{name}' steps all copies at once, so that actions cannot be "
-            "repeated in each up to its own end.",
+            f"The vector environment '{name}' steps all copies at once, so that nothing can "
+            f"{found.does} in each up to its own end.",
             "Give the environment's id, or a function that makes it.",
         )

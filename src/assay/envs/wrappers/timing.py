@@ -13,10 +13,10 @@ from pydantic import Field
 from assay.core.errors import ConfigError
 from assay.core.images import is_image
 from assay.core.types import State, Tree
-from assay.envs.limits import Factory
 from assay.envs.sync import Step
 from assay.envs.wrappers.layers import (
     HistoryLayer,
+    Inside,
     Layer,
     OfEntry,
     RandomLayer,
@@ -194,15 +194,16 @@ class TimeInObs(OfEntry):
         return _TimeLayer(inner, self.key, self.limit)
 
 
-class ActionRepeat(Wrapper):
+class ActionRepeat(Inside):
     """Each action several times, with the sum of the rewards."""
 
     times: int = Field(gt=1, description="How many times.")
     pool: ClassVar[int] = 1
+    does: ClassVar[str] = "repeat actions"
 
-    def layer(self, inner: Any) -> Any:
-        """Return the backend: copies repeat actions themselves."""
-        return inner
+    def inside(self, env: gym.Env[Any, Any], training: bool) -> gym.Env[Any, Any]:
+        """Return an environment that repeats actions."""
+        return Repeated(env, self.times, self.pool)
 
 
 class FrameSkip(ActionRepeat):
@@ -237,11 +238,6 @@ class Repeated(gym.Wrapper[Any, Any, Any, Any]):
                 break
         seen = frames[0] if len(frames) == 1 else np.maximum.reduce(frames)
         return seen, total, terminated, truncated, info
-
-
-def make_repeated(factory: Factory, times: int, pool: int) -> gym.Env[Any, Any]:
-    """Make an environment that repeats actions."""
-    return Repeated(factory(), times, pool)
 
 
 def _neutral(space: gym.Space[Any]) -> NDArray[Any]:

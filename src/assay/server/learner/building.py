@@ -189,7 +189,7 @@ def build(config: RunConfig, spaces: Spaces, clock: Clock) -> Algorithm:
                 f"The algorithm '{name}' needs more of each step than clients send.",
                 "Choose another: `assay algorithms` lists them.",
             )
-    elif not isinstance(algorithm.policy.head, StochasticHead):
+    elif not isinstance(algorithm.policy.head, StochasticHead) or "levels" in algorithm.spec.traits:
         raise ConfigError(
             f"The algorithm '{name}' cannot learn from segments of many clients.",
             "Choose another: `assay algorithms` lists them.",
