@@ -19,6 +19,8 @@ An evaluation is stored in the run directory as `eval/<count>-<label>.json`:
 |                | `success`; each episode then has `success` as well                            |
 | `agents`       | of several agents: the mean return of each, by name; each episode then has     |
 |                | `agents` as well, and its `return` is the mean over agents                    |
+| `measures`     | what an agent measures of itself: of two levels, how subgoals are reached;     |
+|                | each episode then has `measures` as well                                      |
 """
 
 from __future__ import annotations
@@ -69,6 +71,8 @@ class EvaluationResult:
         success: Whether the episode's last step was a success, or None if the environment does not
             report it.
         agents: The return of each agent by name, or None where there is one.
+        measures: What the agent measures of itself, by name: of two levels, how well the lower one
+            reaches subgoals. None where there is nothing.
     """
 
     seed: int
@@ -79,6 +83,7 @@ class EvaluationResult:
     seeds: NDArray[np.int64]
     success: NDArray[np.bool_] | None = None
     agents: dict[str, NDArray[np.float64]] | None = None
+    measures: dict[str, NDArray[np.float64]] | None = None
 
     @property
     def agent_means(self) -> dict[str, float]:
@@ -92,8 +97,9 @@ class EvaluationResult:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Return what else was measured, by name: the mean return of each of several agents."""
-        return {f"{name}/return_mean": mean for name, mean in self.agent_means.items()}
+        """Return what else was measured, by name: agents' mean returns, an agent's measures."""
+        own = {name: float(values.mean()) for name, values in (self.measures or {}).items()}
+        return own | {f"{name}/return_mean": mean for name, mean in self.agent_means.items()}
 
     @property
     def mean(self) -> float:
@@ -129,6 +135,10 @@ class EvaluationResult:
             summary["agents"] = self.agent_means
             for k, episode in enumerate(episodes):
                 episode["agents"] = {name: float(x[k]) for name, x in self.agents.items()}
+        if self.measures is not None:
+            summary["measures"] = {name: float(x.mean()) for name, x in self.measures.items()}
+            for k, episode in enumerate(episodes):
+                episode["measures"] = {name: float(x[k]) for name, x in self.measures.items()}
         return {"seed": self.seed, "episodes": episodes, **summary}
 
     @classmethod
@@ -152,17 +162,23 @@ class EvaluationResult:
                 np.array([episode["success"] for episode in episodes], np.bool_)
                 if "success" in episodes[0]
                 else None,
-                {
-                    name: np.array([episode["agents"][name] for episode in episodes], np.float64)
-                    for name in episodes[0]["agents"]
-                }
-                if "agents" in episodes[0]
-                else None,
+                _by_name(episodes, "agents"),
+                _by_name(episodes, "measures"),
             )
         except KeyError as error:
             raise ValueError(f"it lacks {error}") from None
         except (TypeError, AttributeError) as error:
             raise ValueError(f"it is not in the expected form ({error})") from None
+
+
+def _by_name(episodes: Any, key: str) -> dict[str, NDArray[np.float64]] | None:
+    """Return columns that episodes have by name under `key`, or None."""
+    if key not in episodes[0]:
+        return None
+    return {
+        name: np.array([episode[key][name] for episode in episodes], np.float64)
+        for name in episodes[0][key]
+    }
 
 
 def episode_seed(seed: int, episode: int) -> int:
@@ -281,25 +297,30 @@ def _evaluate(
         _play_round(agent, vector, episode_seed(seed, k), min(n, episodes - k), explore, bound)
         for k in range(0, episodes, n)
     ]
-    columns = map(np.concatenate, zip(*parts, strict=True))
+    columns = map(np.concatenate, zip(*(part for part, _ in parts), strict=True))
     returns, lengths, terminated, truncated, seen, unfinished, shares = columns
+    names = parts[0][1]
+    measures = {name: np.concatenate([own[name] for _, own in parts]) for name in names}
     if limit is None and unfinished.any():
         warn_unending(vector.name, bound)
     seeds = episode_seed(seed, 0) + np.arange(episodes)
     success = None if np.isnan(seen).any() else seen > 0
     team = vector.spaces.team
     agents = None if team is None else dict(zip(team.agents, shares.T, strict=True))
-    return EvaluationResult(seed, returns, lengths, terminated, truncated, seeds, success, agents)
+    return EvaluationResult(
+        seed, returns, lengths, terminated, truncated, seeds, success, agents, measures or None
+    )
 
 
 def _play_round(
     agent: Agent, vector: Vector, first_seed: int, wanted: int, explore: bool, limit: int
-) -> tuple[NDArray[Any], ...]:
+) -> tuple[tuple[NDArray[Any], ...], dict[str, NDArray[Any]]]:
     """Return the results of one episode in each of `wanted` rows, none longer than `limit`.
 
-    That is (returns, lengths, terminated, truncated, success, unfinished, shares); success is NaN
+    They are (returns, lengths, terminated, truncated, success, unfinished, shares); success is NaN
     where it is not reported, unfinished are the episodes that only `limit` has ended, and shares
-    [wanted, A] are the returns of each of several agents.
+    [wanted, A] are the returns of each of several agents. With them comes what the agent measures
+    of itself, by name.
     """
     n = vector.num_envs
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
@@ -308,6 +329,7 @@ def _play_round(
     unfinished = np.arange(n) < wanted
     team = vector.spaces.team
     shares = np.zeros((n, 0 if team is None else team.size))
+    meter = _meter(agent, n)
     for step in played_steps(agent, vector, first_seed, wanted, explore=explore, limit=limit):
         playing = step.playing
         returns[playing] += step.reward[playing]
@@ -319,9 +341,21 @@ def _play_round(
         reported = vector.success
         if reported is not None:
             success[playing] = reported[playing]  # that of an episode's last step remains
+        if meter is not None:
+            meter.add(step)
         unfinished = step.playing_on
     columns = returns, lengths, ended, cut_off | unfinished, success, unfinished, shares
-    return tuple(column[:wanted] for column in columns)
+    measures = {} if meter is None else meter.columns()
+    return (
+        tuple(column[:wanted] for column in columns),
+        {name: column[:wanted] for name, column in measures.items()},
+    )
+
+
+def _meter(agent: Any, n: int) -> Any:
+    """Return what measures an agent beside its returns, over an episode in each of n rows."""
+    make = getattr(agent, "meter", None) or getattr(getattr(agent, "policy", None), "meter", None)
+    return None if make is None else make(n)
 
 
 class PlayedStep(NamedTuple):
