@@ -399,6 +399,34 @@ class GAIL(Managed):
         sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
     ) -> None: ...
 
+class HIRO(Managed):
+    """A level that sets subgoals over one that reaches them. For mazes and other long ways."""
+    def __init__(
+        self, env: EnvLike | None = None, *, name: str | None = None,
+        root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
+        gamma: float = 0.99, max_grad_norm: float | None = None, batch_size: int = 256,
+        buffer_size: int = 1000000, learning_starts: int = 1000, train_every: int = 1,
+        updates: int = 1, n_step: int = 1, hidden: Sequence[int] = (256, 256),
+        activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
+        cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
+        critic_lr: float | str | None = None, target_noise: float = 0.2,
+        target_noise_clip: float = 0.5, policy_delay: int = 2, low_gamma: float = 0.95,
+        tau: float = 0.005, interval: int = 10, goal_dims: Sequence[int] | None = None,
+        goal_scale: float | Sequence[float] | None = None, correction: bool = True,
+        candidates: int = 8, high_every: int = 10, high_reward_scale: float = 0.1,
+        exploration_noise: float | str = 0.1, goal_noise: float | str = 0.2,
+        goal_epsilon: float | str = 0.1, env_steps: int = 100000, num_envs: int = 1,
+        randomize: dict[str, Any] = ..., curriculum: str | dict[str, Any] | None = None,
+        seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
+        threads: int = 0,
+        backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
+        env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
+        wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
+        eval_episodes: int = 20, checkpoint_every: int | None = None, keep_checkpoints: int = 2,
+        log_every: int | None = None,
+        sinks: Sequence[Literal['tensorboard', 'csv', 'wandb', 'mlflow', 'trackio']] = ('tensorboard',),
+    ) -> None: ...
+
 class IMPALA(Managed):
     """Actor-critic with V-trace. For actors whose policy lags behind the learner's."""
     def __init__(

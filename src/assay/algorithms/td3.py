@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -24,12 +23,11 @@ from assay.algorithms.settings import (
     PolyakSettings,
     SmoothingSettings,
 )
-from assay.algorithms.shared.delayed import delayed_steps
+from assay.algorithms.shared.delayed import delayed_steps, first_critic_loss, twin_critic_loss
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
-from assay.core.types import Batch, Spaces, unpack
-from assay.functional import targets
+from assay.core.types import Batch, Spaces
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
 from assay.networks.mlp import mlp
@@ -85,19 +83,9 @@ class TD3(Algorithm):
         step(batch, self.hp.rates(step, self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        hp = self.hp
-        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
-        with torch.no_grad():
-            # a' = clip(mu'(s') + clip(eps, -c, c), -1, 1)
-            next_action = targets.smoothed_action(
-                self.target_actor(next_obs), batch["noise"], hp.target_noise, hp.target_noise_clip
-            )
-            next_q = self.target_critic(next_obs, next_action).amin(0)
-            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], next_q)
-        q = self.critic(obs, self.scale.to_unit(batch["action"]))  # q: [2, B]
-        return (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
+        # y = r + gamma (1 - d) min_i Q'_i(s', a'),  a' = clip(mu'(s') + clip(eps, -c, c), -1, 1)
+        return twin_critic_loss(self, batch, self.scale.to_unit(batch["action"]))
 
     def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        obs = unpack("obs", batch)
         # J = -E[Q_1(s, mu(s))]
-        return -self.critic(obs, self.actor(obs))[0].mean(), {}
+        return first_critic_loss(self, batch)

@@ -14,17 +14,15 @@ import copy
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import OfflineActorCriticSettings, SmoothingSettings
-from assay.algorithms.shared.delayed import delayed_steps
+from assay.algorithms.shared.delayed import delayed_steps, twin_critic_loss
 from assay.algorithms.shared.mixed_settings import NoiseSettings
 from assay.core.registry import register
 from assay.core.types import Spaces, unpack
-from assay.functional import targets
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import ActionScale, QEnsemble
 from assay.networks.mlp import mlp
@@ -78,17 +76,8 @@ class TD3BC(Algorithm):
         step(batch, self.hp.rates(step, self.clock.progress))
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        hp = self.hp
-        obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
-        with torch.no_grad():
-            # y = r + gamma (1 - d) min_i Q'_i(s', a'), a' = mu'(s') with clipped noise
-            next_action = targets.smoothed_action(
-                self.target_actor(next_obs), batch["noise"], hp.target_noise, hp.target_noise_clip
-            )
-            next_q = self.target_critic(next_obs, next_action).amin(0)
-            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], next_q)
-        q = self.critic(obs, batch["action"])  # q: [2, B]
-        return (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
+        # y = r + gamma (1 - d) min_i Q'_i(s', a'), a' = mu'(s') with clipped noise
+        return twin_critic_loss(self, batch, batch["action"])
 
     def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs = unpack("obs", batch)

@@ -11,6 +11,8 @@ Importing this module registers them with Gymnasium; `assay.envs.make` does. Els
 * `assay/Catch-v0`: catch a falling ball, seen as an image, and with `blind` only at first.
 * `assay/Maze-v0`: find the goal among walls, in levels that have numbers (`envs.native.maze`).
 * `assay/FourRooms-v0`: four rooms with a goal that can be moved (`envs.native.four_rooms`).
+* `assay/LongMaze-v0`: go through corridors to a goal that is near but behind a wall
+  (`envs.native.long_maze`).
 
 It also registers the tasks of `assay.envs.systems` and the games of `assay.envs.boards`, which are
 imported when they are made, and one seat of each game of `assay.envs.games`, by the game's name.
@@ -324,6 +326,12 @@ gym.register(
     entry_point="assay.envs.native.four_rooms:make_four_rooms",
     vector_entry_point="assay.envs.native.four_rooms:FourRooms",
     max_episode_steps=500,
+)
+gym.register(
+    "assay/LongMaze-v0",
+    entry_point="assay.envs.native.long_maze:make_long_maze",
+    vector_entry_point="assay.envs.native.long_maze:LongMaze",
+    max_episode_steps=200,
 )
 # One copy is MPE2's own, which can be rendered; many are ours, and equal to it.
 for _name, _class in (

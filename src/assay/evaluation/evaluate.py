@@ -19,14 +19,14 @@ An evaluation is stored in the run directory as `eval/<count>-<label>.json`:
 |                | `success`; each episode then has `success` as well                            |
 | `agents`       | of several agents: the mean return of each, by name; each episode then has     |
 |                | `agents` as well, and its `return` is the mean over agents                    |
-| `levels`       | of an agent with options: the share of steps of each (`option_0_share`),      |
-|                | `option_length` and `termination_rate`; each episode then has `levels` as well |
+| `levels`       | what the levels of an agent did: shares of options and their lengths, or how   |
+|                | subgoals are reached; each episode then has `levels` as well                  |
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError, RunError
 from assay.core.seeding import derive_seed
-from assay.core.types import AGENT_REWARD, DRAWN, OPTION, Action, Tree, Unit, tree_map
+from assay.core.types import AGENT_REWARD, Action, Tree, Unit, tree_map
 from assay.evaluation import statistics
 from assay.runs.directory import RunDirectory, evaluated_at
 
@@ -71,7 +71,8 @@ class EvaluationResult:
         success: Whether the episode's last step was a success, or None if the environment does not
             report it.
         agents: The return of each agent by name, or None where there is one.
-        levels: What options did, by name, or None where there are none.
+        levels: What the levels of the agent did, by name: shares and lengths of options, or how
+            well subgoals are reached. None where it has one level.
     """
 
     seed: int
@@ -96,14 +97,9 @@ class EvaluationResult:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Return what else was measured, by name: means of several agents, and of options."""
-        means = {f"{name}/return_mean": mean for name, mean in self.agent_means.items()}
-        return means | self.level_means
-
-    @property
-    def level_means(self) -> dict[str, float]:
-        """Return what options did, as means over episodes; nothing where there are none."""
-        return {name: float(values.mean()) for name, values in (self.levels or {}).items()}
+        """Return what else was measured, by name: agents' mean returns, and levels."""
+        own = {name: float(values.mean()) for name, values in (self.levels or {}).items()}
+        return own | {f"{name}/return_mean": mean for name, mean in self.agent_means.items()}
 
     @property
     def mean(self) -> float:
@@ -140,7 +136,7 @@ class EvaluationResult:
             for k, episode in enumerate(episodes):
                 episode["agents"] = {name: float(x[k]) for name, x in self.agents.items()}
         if self.levels is not None:
-            summary["levels"] = self.level_means
+            summary["levels"] = {name: float(x.mean()) for name, x in self.levels.items()}
             for k, episode in enumerate(episodes):
                 episode["levels"] = {name: float(x[k]) for name, x in self.levels.items()}
         return {"seed": self.seed, "episodes": episodes, **summary}
@@ -166,8 +162,8 @@ class EvaluationResult:
                 np.array([episode["success"] for episode in episodes], np.bool_)
                 if "success" in episodes[0]
                 else None,
-                _columns(episodes, "agents"),
-                _columns(episodes, "levels"),
+                _by_name(episodes, "agents"),
+                _by_name(episodes, "levels"),
             )
         except KeyError as error:
             raise ValueError(f"it lacks {error}") from None
@@ -175,14 +171,14 @@ class EvaluationResult:
             raise ValueError(f"it is not in the expected form ({error})") from None
 
 
-def _columns(
-    episodes: Sequence[Mapping[str, Any]], key: str
-) -> dict[str, NDArray[np.float64]] | None:
-    """Return what each episode has by name under a key, or None if they lack it."""
+def _by_name(episodes: Any, key: str) -> dict[str, NDArray[np.float64]] | None:
+    """Return columns that episodes have by name under `key`, or None."""
     if key not in episodes[0]:
         return None
-    names = episodes[0][key]
-    return {name: np.array([one[key][name] for one in episodes], np.float64) for name in names}
+    return {
+        name: np.array([episode[key][name] for episode in episodes], np.float64)
+        for name in episodes[0][key]
+    }
 
 
 def episode_seed(seed: int, episode: int) -> int:
@@ -301,8 +297,10 @@ def _evaluate(
         _play_round(agent, vector, episode_seed(seed, k), min(n, episodes - k), explore, bound)
         for k in range(0, episodes, n)
     ]
-    columns = map(np.concatenate, zip(*parts, strict=True))
-    returns, lengths, terminated, truncated, seen, unfinished, shares, counts = columns
+    columns = map(np.concatenate, zip(*(part for part, _ in parts), strict=True))
+    returns, lengths, terminated, truncated, seen, unfinished, shares = columns
+    names = parts[0][1]
+    levels = {name: np.concatenate([own[name] for _, own in parts]) for name in names}
     if limit is None and unfinished.any():
         warn_unending(vector.name, bound)
     seeds = episode_seed(seed, 0) + np.arange(episodes)
@@ -310,20 +308,19 @@ def _evaluate(
     team = vector.spaces.team
     agents = None if team is None else dict(zip(team.agents, shares.T, strict=True))
     return EvaluationResult(
-        seed, returns, lengths, terminated, truncated, seeds, success, agents,
-        _level_figures(counts, lengths) if counts.shape[1] else None,
-    )  # fmt: skip
+        seed, returns, lengths, terminated, truncated, seeds, success, agents, levels or None
+    )
 
 
 def _play_round(
     agent: Agent, vector: Vector, first_seed: int, wanted: int, explore: bool, limit: int
-) -> tuple[NDArray[Any], ...]:
+) -> tuple[tuple[NDArray[Any], ...], dict[str, NDArray[Any]]]:
     """Return the results of one episode in each of `wanted` rows, none longer than `limit`.
 
-    That is (returns, lengths, terminated, truncated, success, unfinished, shares, counts); success
-    is NaN where it is not reported, unfinished are the episodes that only `limit` has ended, shares
-    [wanted, A] are the returns of each of several agents, and counts [wanted, K + 1] the steps of
-    each option and how often one was chosen.
+    They are (returns, lengths, terminated, truncated, success, unfinished, shares); success is NaN
+    where it is not reported, unfinished are the episodes that only `limit` has ended, and shares
+    [wanted, A] are the returns of each of several agents. With them comes what the agent's
+    levels did, by name.
     """
     n = vector.num_envs
     returns, lengths = np.zeros(n), np.zeros(n, np.int64)
@@ -332,7 +329,7 @@ def _play_round(
     unfinished = np.arange(n) < wanted
     team = vector.spaces.team
     shares = np.zeros((n, 0 if team is None else team.size))
-    counts = np.zeros((n, 0))
+    meter = _meter(agent, n)
     for step in played_steps(agent, vector, first_seed, wanted, explore=explore, limit=limit):
         playing = step.playing
         returns[playing] += step.reward[playing]
@@ -344,24 +341,21 @@ def _play_round(
         reported = vector.success
         if reported is not None:
             success[playing] = reported[playing]  # that of an episode's last step remains
-        if OPTION in step.extras:
-            said = np.column_stack([step.extras[OPTION], step.extras[DRAWN]])
-            counts = (counts if counts.size else np.zeros_like(said)) + said * playing[:, None]
+        if meter is not None:
+            meter.add(step)
         unfinished = step.playing_on
-    columns = returns, lengths, ended, cut_off | unfinished, success, unfinished, shares, counts
-    return tuple(column[:wanted] for column in columns)
+    columns = returns, lengths, ended, cut_off | unfinished, success, unfinished, shares
+    levels = {} if meter is None else meter.columns()
+    return (
+        tuple(column[:wanted] for column in columns),
+        {name: column[:wanted] for name, column in levels.items()},
+    )
 
 
-def _level_figures(
-    counts: NDArray[Any], lengths: NDArray[np.int64]
-) -> dict[str, NDArray[np.float64]]:
-    """Return what options did in each episode, from the counts of `_play_round`."""
-    *steps, chosen = counts.T.astype(np.float64)
-    figures = {f"option_{k}_share": taken / lengths for k, taken in enumerate(steps)}
-    figures["option_length"] = lengths / chosen
-    # The first choice of an episode ends nothing, and before the first step nothing can end.
-    figures["termination_rate"] = (chosen - 1) / np.maximum(lengths - 1, 1)
-    return figures
+def _meter(agent: Any, n: int) -> Any:
+    """Return what measures the levels of an agent, over an episode in each of n rows."""
+    make = getattr(agent, "meter", None) or getattr(getattr(agent, "policy", None), "meter", None)
+    return None if make is None else make(n)
 
 
 class PlayedStep(NamedTuple):

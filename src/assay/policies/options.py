@@ -78,6 +78,10 @@ class OptionPolicy(Policy):
         log_std = option @ network.log_std.detach().cpu().numpy() + np.log(half_width)
         return np.concatenate([mean, log_std], 1)
 
+    def meter(self, n: int) -> OptionMeter:
+        """Return what measures the levels over one episode in each of n rows."""
+        return OptionMeter(self.network.options, n)
+
     def snapshot(self, algorithm: str, **options: Any) -> Any:
         """Refuse: a model file has no place for options.
 
@@ -92,3 +96,24 @@ class OptionPolicy(Policy):
 
 def _sigmoid(x: Array) -> Array:
     return 0.5 + 0.5 * np.tanh(0.5 * x)  # which cannot overflow
+
+
+class OptionMeter:
+    """What options did, by episode: the steps of each of K in n rows, and how many were chosen."""
+
+    def __init__(self, k: int, n: int) -> None:
+        self.steps, self.chosen = np.zeros((n, k)), np.zeros(n)
+
+    def add(self, step: Any) -> None:
+        """See one step of all rows, a `PlayedStep`."""
+        self.steps += step.extras[OPTION] * step.playing[:, None]
+        self.chosen += step.extras[DRAWN] * step.playing
+
+    def columns(self) -> dict[str, Array]:
+        """Return the shares, lengths and ends of each row, [n]."""
+        length = np.maximum(self.steps.sum(1), 1)
+        shares = {f"option_{k}_share": taken / length for k, taken in enumerate(self.steps.T)}
+        # The first choice of an episode ends nothing, and before the first step nothing can end.
+        ends = (self.chosen - 1) / np.maximum(length - 1, 1)
+        chosen = np.maximum(self.chosen, 1)
+        return {**shares, "option_length": length / chosen, "termination_rate": ends}
