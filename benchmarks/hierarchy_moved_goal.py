@@ -118,7 +118,7 @@ class Contestant:
             "steps": steps,
             "return": result.mean,
             "length": float(result.lengths.mean()),
-            **result.level_means,
+            **result.figures,
         }
 
 
