@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from assay import __version__
+from assay.skills import evals
 from assay.skills.errors import SkillsError
 from assay.skills.library import NAME, Skill, frontmatter, plugins, read_json, read_skill
 
@@ -25,7 +26,6 @@ WORKFLOW = "workflow.md"  # of an orchestrator: its steps, beside SKILL.md
 FOLDERS = {"references", "scripts", "assets", "evals", "agents"}
 MOST_PROMPTS, LONGEST_PROMPT = 3, 128
 FEWEST_WORDS = 40  # of a README
-CASES, QUERIES = 3, 20
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -135,21 +135,9 @@ def _files(skill: Skill) -> Iterator[Problem]:
 
 
 def _evals(path: Path) -> Iterator[Problem]:
-    file = path / "evals" / "evals.json"
-    if not file.exists():
-        return
-    try:
-        found = read_json(file)
-        cases, queries = found["evals"], found.get("triggers", [])
-        near = [query for query in queries if not query["should_trigger"]]
-    except (SkillsError, KeyError, TypeError) as error:
-        yield Problem(file, "evals", f"malformed: {error}")
-        return
-    if found.get("skill_name") != path.name:
-        yield Problem(file, "evals", f"skill_name is {found.get('skill_name')!r}")
-    if len(cases) < CASES or len(queries) < QUERIES or not near:
-        what = f"{len(cases)} cases and {len(queries)} trigger queries, {len(near)} near misses"
-        yield Problem(file, "evals", f"{what}; {CASES}, {QUERIES} and 1 at least")
+    if (path / evals.FILE).exists():
+        for what in evals.problems(path):
+            yield Problem(path / evals.FILE, "evals", what)
 
 
 # ---------------------------------------------------------------------- a plugin
@@ -263,8 +251,20 @@ def _library(root: Path) -> Iterator[Problem]:
         what = f"all plugins list {sum(listings.values())} characters; {ALL_LISTINGS} at most"
         yield Problem(root, "listing", what)
     skills = [skill.name for plugin in every for skill in plugin.skills]
+    for skill in (skill for plugin in every for skill in plugin.skills):
+        yield from _owners(skill, set(skills))
     for name in sorted({name for name in skills if skills.count(name) > 1}):
         yield Problem(root, "twice", f"two skills are called {name}")
+
+
+def _owners(skill: Skill, known: set[str]) -> Iterator[Problem]:
+    """Check that the skills to which near misses belong are there."""
+    try:
+        found = evals.read(skill.path)
+    except SkillsError:
+        return  # said above
+    for owner in sorted({q.owner for q in found.queries if q.owner} - known if found else ()):
+        yield Problem(skill.path / evals.FILE, "evals", f"`instead` names no skill: {owner}")
 
 
 def marketplace(root: Path, file: Path, names: set[str]) -> Iterator[Problem]:
