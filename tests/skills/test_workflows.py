@@ -40,8 +40,9 @@ SINGLE = {
 # Placeholders, and budgets that end in seconds.
 TINY = {
     r"\bENV\b": "CartPole-v1", r"\bALGO\b": "ppo", r"\bSTEPS\b": "2048", r"\bRUN\b": "control",
-    r"\bCONTROL\b": "variant", 
-    r"--seeds 5 --name control": "--seeds 2 --jobs 1 --name control", r"--seeds 5 ": "", r"--episodes \d+": "--episodes 5",
+    r"\bCONTROL\b": "variant", r"--episodes \d+": "--episodes 5",
+    r"--seeds 5 --name variant": "--name variant",
+    r"--seeds 5": "--seeds 2 --jobs 1",
 }  # fmt: skip
 
 

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -159,7 +158,7 @@ def _wrong_case(case: dict[str, Any]) -> Iterator[str]:
     runs = [check["run"] for check in case["checks"] if isinstance(check, dict) and "run" in check]
     for given in (*case.get("prepare", []), *case["commands"], *runs):
         try:
-            words = shlex.split(_command(given).line)
+            words = _command(given).line.split()
         except (KeyError, TypeError, ValueError, AttributeError):
             yield f"{given!r} is no command"
             continue

@@ -259,12 +259,13 @@ def _library(root: Path) -> Iterator[Problem]:
 
 def _owners(skill: Skill, known: set[str]) -> Iterator[Problem]:
     """Check that the skills to which near misses belong are there."""
+    file = skill.path / evals.FILE
     try:
-        found = evals.read(skill.path)
-    except SkillsError:
-        return  # said above
-    for owner in sorted({q.owner for q in found.queries if q.owner} - known if found else ()):
-        yield Problem(skill.path / evals.FILE, "evals", f"`instead` names no skill: {owner}")
+        named = {query.get("instead") for query in read_json(file)["triggers"]}
+    except (SkillsError, KeyError, TypeError, AttributeError):
+        return  # there are none, or it is said above
+    for owner in sorted(str(name) for name in named - known - {None}):
+        yield Problem(file, "evals", f"`instead` names no skill: {owner}")
 
 
 def marketplace(root: Path, file: Path, names: set[str]) -> Iterator[Problem]:
