@@ -14,7 +14,7 @@ from assay.skills.errors import SkillsError
 from assay.skills.evals import Case, Command, Query
 from assay.skills.evaluating import outcomes, routing
 from assay.skills.library import LIBRARY, Skill, plugins
-from assay.skills.routing import Router, measure
+from assay.skills.routing import Router, Tally, measure
 
 SKILLS = [skill for plugin in plugins() for skill in plugin.skills]
 EVALS = {skill.name: evals.read(skill.path) for skill in SKILLS}
@@ -49,16 +49,19 @@ class TestRouting:
         assert router.scores("draw it") == pytest.approx({"plot": 0.6931472, "train": 0.0})
         assert router.route("draw it") is None  # less than the least score
 
-    def test_counts(self) -> None:
+    def test_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("assay.skills.routing.LEAST", 0.5)
         known = [skill("a-b", "frame stack delay latency"), skill("c-d", "poker exploitability")]
         queries = [
             Query("frame stack with delay and latency", "a-b", True, "a-b"),
             Query("poker exploitability frame", "a-b", False, "c-d"),
             Query("frame stack delay latency in films", "a-b", False, None),
         ]
-        found = measure(known, queries * 1)
-        assert found.queries == 3 and found.near_misses == 2
-        assert found.tallies["a-b"].recall in (0.0, 1.0)
+        found = measure(known, queries)
+        assert found.tallies == {"a-b": Tally(1, 0, 1), "c-d": Tally(1, 0, 0)}
+        assert found.tallies["a-b"].precision == 0.5 and found.tallies["a-b"].recall == 1
+        assert found.accuracy == pytest.approx(2 / 3)
+        assert (found.near_misses, found.near_misses_left) == (2, 1)
 
     def test_the_library_is_routed_as_well_as_it_was(self) -> None:
         found = routing(LIBRARY)
