@@ -48,9 +48,27 @@ def manifest(path: str, **fields: object) -> Break:
     return change
 
 
-def evals(cases: int, queries: int, near: int) -> str:
-    triggers = [{"query": f"q{i}", "should_trigger": i >= near} for i in range(queries)]
-    return json.dumps({"skill_name": "rlxp-autoloop", "evals": [{}] * cases, "triggers": triggers})
+def evals(cases: int, queries: int, near: int, **changed: object) -> str:
+    triggers: list[dict[str, object]] = [
+        {"query": f"q{i}", "should_trigger": i >= near} | ({"instead": None} if i < near else {})
+        for i in range(queries)
+    ]
+    case = {"prompt": "p", "expected_output": "e", "ci": True, "commands": ["assay doctor"],
+            "checks": [{"file": "x"}]} | changed  # fmt: skip
+    every = [{"id": i} | case for i in range(cases)]
+    return json.dumps({"skill_name": "rlxp-autoloop", "evals": every, "triggers": triggers})
+
+
+def trigger(**changed: object) -> Break:
+    """Change the first query, which is a near miss."""
+
+    def change(root: Path) -> None:
+        found = json.loads(evals(3, 20, 6))
+        found["triggers"][0] |= changed
+        (root / SKILL / "evals").mkdir(exist_ok=True)
+        (root / SKILL / "evals/evals.json").write_text(json.dumps(found))
+
+    return change
 
 
 MD = f"{SKILL}/SKILL.md"
@@ -73,10 +91,24 @@ BROKEN: list[tuple[str, Break]] = [
     ("folder", write(f"{SKILL}/extras/x.md", "x")),
     ("depth", write(f"{SKILL}/references/deep/x.md", "x")),
     ("unreferenced", write(f"{SKILL}/references/x.md", "x")),
-    ("evals", write(f"{SKILL}/evals/evals.json", evals(2, 20, 5))),
-    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 19, 5))),
-    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 0))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(2, 20, 6))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 19, 6))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 5))),
     ("evals", write(f"{SKILL}/evals/evals.json", "[]")),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 11))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, id=1))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, commands=["rm x"]))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, commands=[]))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, checks=[{"fly": 1}]))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, checks=[{"json": "x"}]))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, setup={"../x": "y"}))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, ci="yes"))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, extra=1))),
+    ("evals", trigger(instead="rlxp-autoloop")),
+    ("evals", trigger(instead="no-such-skill")),
+    ("evals", trigger(should_trigger=True)),
+    ("evals", trigger(query="q1")),
+    ("unreferenced", write(f"{SKILL}/workflow.md", "x")),
     ("skill", lambda root: (root / PLUGIN / "skills/empty").mkdir()),
     ("manifest", write(CLAUDE, "{")),
     ("plugin-name", manifest(CLAUDE, name="other")),
@@ -119,7 +151,7 @@ def test_a_full_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_good_evals_pass(tmp_path: Path) -> None:
     root = tmp_path / "library"
     shutil.copytree(LIBRARY, root)
-    write(f"{SKILL}/evals/evals.json", evals(3, 20, 5))(root)
+    write(f"{SKILL}/evals/evals.json", evals(3, 20, 6))(root)
     assert validate(root / SKILL) == [] and validate(root / PLUGIN) == []
 
 

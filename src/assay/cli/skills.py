@@ -135,6 +135,81 @@ def validate(
         raise typer.Exit(1)
 
 
+@app.command("eval")
+def evaluate(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Skills or plugins; by default all."),
+    ] = None,
+    run: Annotated[
+        str, typer.Option("--cases", help="Which cases to run: none, ci (cheap ones) or all.")
+    ] = "none",
+    as_json: AsJson = False,
+) -> None:
+    """Route the queries of skills by a scripted model, and run their cases; exit 1 if one fails."""
+    from assay.skills.errors import SkillsError
+    from assay.skills.evaluating import KINDS, outcomes, routing
+    from assay.skills.library import LIBRARY, chosen, plugins
+
+    if run not in KINDS:
+        raise SkillsError(f"--cases is '{run}'.", f"One of {', '.join(KINDS)}.")
+    skills = chosen(names or [plugin.name for plugin in plugins()])
+    found = routing(LIBRARY)
+    done = list(outcomes(skills, run))
+    if as_json:
+        rows = {s.name: found.tallies[s.name] for s in skills}
+        output.print_json(
+            {"accuracy": found.accuracy, "queries": found.queries,
+             "near_misses": found.near_misses, "near_misses_left": found.near_misses_left,
+             "skills": {name: {"precision": t.precision, "recall": t.recall}
+                        for name, t in rows.items()},
+             "cases": [dataclasses.asdict(outcome) for outcome in done]}
+        )  # fmt: skip
+    else:
+        tallies = [(s.name, found.tallies[s.name]) for s in skills]
+        rows_of = [(name, f"{t.precision:.2f}", f"{t.recall:.2f}") for name, t in tallies]
+        output.show(output.table(("skill", "precision", "recall"), rows_of))
+        output.say(
+            f"{found.accuracy:.1%} of {found.queries} queries went where they belong; "
+            f"{found.near_misses_left} of {found.near_misses} near misses were left alone."
+        )
+        for outcome in done:
+            told = "; ".join(outcome.failed) or "as expected"
+            output.say(f"{outcome.skill}, case {outcome.number}: {told}")
+    if any(outcome.failed for outcome in done):
+        raise typer.Exit(1)
+
+
+@app.command("measure")
+def measure(
+    name: Annotated[str, typer.Argument(metavar="SKILL", help="The skill.")],
+    host: Annotated[str, typer.Option("--host", help="claude or codex.")] = "claude",
+    to: Annotated[Path, typer.Option("--to", help="The results file to add to.")] = Path(
+        "skill-results.json"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Have a real model do a skill's cases with and without it; costs what the model costs."""
+    from assay.skills import evals
+    from assay.skills.errors import SkillsError
+    from assay.skills.library import chosen
+    from assay.skills.measuring import measure
+
+    skill = chosen([name])[0]
+    found = evals.read(skill.path)
+    if found is None:
+        raise SkillsError(f"'{name}' has no evaluations.", f"Write {evals.FILE} into its folder.")
+    runs = []
+    for run in measure(skill, found.cases, host, to):
+        runs.append(dataclasses.asdict(run))
+        if not as_json:
+            word = "with" if run.with_skill else "without"
+            told = "passed" if run.passed else "; ".join(run.failed)
+            output.say(f"{run.skill}, case {run.case}, {word} it: {told}")
+    if as_json:
+        output.print_json(runs)
+
+
 @app.command("doctor")
 def doctor(root: Root = None, as_json: AsJson = False) -> None:
     """Show what is installed for which host, edited or missing; exit 1 if something is broken."""

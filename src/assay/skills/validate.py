@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from assay import __version__
+from assay.skills import evals
 from assay.skills.errors import SkillsError
 from assay.skills.library import NAME, Skill, frontmatter, plugins, read_json, read_skill
 
@@ -21,10 +22,10 @@ AGENT_PLUGIN = {
     "$schema", "name", "version", "description", "author", "homepage", "repository", "license",
     "keywords", "extensions",
 }  # fmt: skip
+WORKFLOW = "workflow.md"  # of an orchestrator: its steps, beside SKILL.md
 FOLDERS = {"references", "scripts", "assets", "evals", "agents"}
 MOST_PROMPTS, LONGEST_PROMPT = 3, 128
 FEWEST_WORDS = 40  # of a README
-CASES, QUERIES = 3, 20
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -102,7 +103,8 @@ def _skill(path: Path) -> Iterator[Problem]:
 
 def _links(skill: Skill) -> Iterator[Problem]:
     """Check that what the skill's texts link to is there, inside the skill."""
-    for file in (skill.path / "SKILL.md", *sorted((skill.path / "references").glob("*.md"))):
+    beside = (*skill.path.glob(WORKFLOW), *sorted((skill.path / "references").glob("*.md")))
+    for file in (skill.path / "SKILL.md", *beside):
         for target in _LINK.findall(file.read_text(encoding="utf-8")):
             name = target.partition("#")[0]
             if not name or "://" in name or name.startswith("mailto:"):
@@ -121,7 +123,10 @@ def _files(skill: Skill) -> Iterator[Problem]:
         short = path.relative_to(skill.path)
         if path.is_dir() or "__pycache__" in short.parts or short.name == "SKILL.md":
             continue
-        if short.parts[0] not in FOLDERS:
+        if str(short) == WORKFLOW:
+            if WORKFLOW not in mentioned:
+                yield Problem(path, "unreferenced", f"SKILL.md does not mention {short}")
+        elif short.parts[0] not in FOLDERS:
             yield Problem(path, "folder", f"{short.parts[0]} is not one of {sorted(FOLDERS)}")
         elif len(short.parts) > 2:
             yield Problem(path, "depth", "references are one level deep")
@@ -130,21 +135,9 @@ def _files(skill: Skill) -> Iterator[Problem]:
 
 
 def _evals(path: Path) -> Iterator[Problem]:
-    file = path / "evals" / "evals.json"
-    if not file.exists():
-        return
-    try:
-        found = read_json(file)
-        cases, queries = found["evals"], found.get("triggers", [])
-        near = [query for query in queries if not query["should_trigger"]]
-    except (SkillsError, KeyError, TypeError) as error:
-        yield Problem(file, "evals", f"malformed: {error}")
-        return
-    if found.get("skill_name") != path.name:
-        yield Problem(file, "evals", f"skill_name is {found.get('skill_name')!r}")
-    if len(cases) < CASES or len(queries) < QUERIES or not near:
-        what = f"{len(cases)} cases and {len(queries)} trigger queries, {len(near)} near misses"
-        yield Problem(file, "evals", f"{what}; {CASES}, {QUERIES} and 1 at least")
+    if (path / evals.FILE).exists():
+        for what in evals.problems(path):
+            yield Problem(path / evals.FILE, "evals", what)
 
 
 # ---------------------------------------------------------------------- a plugin
@@ -258,8 +251,21 @@ def _library(root: Path) -> Iterator[Problem]:
         what = f"all plugins list {sum(listings.values())} characters; {ALL_LISTINGS} at most"
         yield Problem(root, "listing", what)
     skills = [skill.name for plugin in every for skill in plugin.skills]
+    for skill in (skill for plugin in every for skill in plugin.skills):
+        yield from _owners(skill, set(skills))
     for name in sorted({name for name in skills if skills.count(name) > 1}):
         yield Problem(root, "twice", f"two skills are called {name}")
+
+
+def _owners(skill: Skill, known: set[str]) -> Iterator[Problem]:
+    """Check that the skills to which near misses belong are there."""
+    file = skill.path / evals.FILE
+    try:
+        named = {query.get("instead") for query in read_json(file)["triggers"]}
+    except (SkillsError, KeyError, TypeError, AttributeError):
+        return  # there are none, or it is said above
+    for owner in sorted(str(name) for name in named - known - {None}):
+        yield Problem(file, "evals", f"`instead` names no skill: {owner}")
 
 
 def marketplace(root: Path, file: Path, names: set[str]) -> Iterator[Problem]:

@@ -1,0 +1,192 @@
+"""Read the evaluations of a skill: cases with checks, and queries that it takes or leaves.
+
+`evals/evals.json` holds them, in the Agent Skills format with more fields:
+
+- `evals`: cases with `id`, `prompt`, `expected_output`, the directory to begin with (`setup`: files
+  and their lines, `prepare`: commands), the reference way (`commands`), `checks`, and `ci`: whether
+  it is cheap enough for tests.
+- `triggers`: queries with `should_trigger`; a near miss says with `instead` which skill takes it,
+  or null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from assay.skills.errors import SkillsError
+from assay.skills.library import read_json
+
+FILE = "evals/evals.json"
+CASES, QUERIES, TAKEN, NEAR = 3, 20, 10, 6  # at least
+PROGRAMS = ("assay", "python")
+# What decides a check, and what may stand beside it.
+CHECKS: Mapping[str, frozenset[str]] = {
+    "file": frozenset({"contains", "matches"}),
+    "absent": frozenset(),
+    "json": frozenset({"at", "equals", "at_least", "at_most", "one_of", "contains"}),
+    "run": frozenset({"exit", "contains"}),
+    "said": frozenset(),
+}
+_CASE = {"id", "prompt", "expected_output", "setup", "prepare", "commands", "checks", "ci"}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, the exit code that it is to have, and the file for what it prints."""
+
+    line: str
+    exit: int = 0
+    to: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One task for an agent, the reference way, and how the result is checked."""
+
+    skill: str
+    number: int
+    prompt: str
+    expected: str
+    setup: Mapping[str, str]
+    prepare: tuple[Command, ...]
+    commands: tuple[Command, ...]
+    checks: tuple[Mapping[str, Any], ...]
+    ci: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a user types; `owner` is the skill that should take it, None if no skill should."""
+
+    text: str
+    skill: str  # in whose file it stands
+    taken: bool
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evals:
+    """The evaluations of one skill."""
+
+    skill: str
+    cases: tuple[Case, ...]
+    queries: tuple[Query, ...]
+
+
+def read(path: Path) -> Evals | None:
+    """Return the evaluations in a skill's folder; None if it has none.
+
+    Raises:
+        SkillsError: They are malformed; the place is named.
+    """
+    file = path / FILE
+    if not file.exists():
+        return None
+    wrong = list(problems(path))
+    if wrong:
+        raise SkillsError(f"'{file}': {wrong[0]}.", "`assay skills validate` shows all problems.")
+    found = read_json(file)
+    cases = tuple(_case(path.name, case) for case in found["evals"])
+    queries = tuple(
+        Query(q["query"], path.name, q["should_trigger"],
+              path.name if q["should_trigger"] else q["instead"])
+        for q in found["triggers"]
+    )  # fmt: skip
+    return Evals(path.name, cases, queries)
+
+
+def problems(path: Path) -> Iterator[str]:
+    """Yield what is wrong with the evaluations in a skill's folder."""
+    try:
+        found = read_json(path / FILE)
+    except SkillsError as error:
+        yield error.message
+        return
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(key), list) and all(isinstance(each, dict) for each in found[key])
+        for key in ("evals", "triggers")
+    ):
+        yield "malformed: `evals` and `triggers` with lists of objects are expected"
+        return
+    if found.get("skill_name") != path.name:
+        yield f"skill_name is {found.get('skill_name')!r}"
+    cases, queries = found["evals"], found["triggers"]
+    near = sum(query.get("should_trigger") is False for query in queries)
+    if len(cases) < CASES or len(queries) < QUERIES or near < NEAR or len(queries) - near < TAKEN:
+        yield (
+            f"{len(cases)} cases and {len(queries)} trigger queries, {near} near misses; "
+            f"{CASES}, {QUERIES} and {NEAR} at least, and {TAKEN} queries that it takes"
+        )
+    if len({case.get("id") for case in cases}) < len(cases):
+        yield "two cases have one id"
+    for number, case in enumerate(cases):
+        for what in _wrong_case(case):
+            yield f"evals[{number}]: {what}"
+    if len({str(query.get("query")).lower() for query in queries}) < len(queries):
+        yield "two queries are the same"
+    for number, query in enumerate(queries):
+        taken = query.get("should_trigger")
+        if not isinstance(query.get("query"), str) or not isinstance(taken, bool):
+            yield f"triggers[{number}]: a text `query` and `should_trigger` are expected"
+        elif ("instead" in query) == taken:
+            yield f"triggers[{number}]: `instead` belongs to near misses, and to all of them"
+        elif query.get("instead") == path.name:
+            yield f"triggers[{number}]: `instead` names the skill itself"
+
+
+def _wrong_case(case: dict[str, Any]) -> Iterator[str]:
+    odd = sorted(set(case) - _CASE)
+    if odd:
+        yield f"{', '.join(odd)}: known fields: {', '.join(sorted(_CASE))}"
+    if not isinstance(case.get("id"), int):
+        yield "`id` must be a number"
+    for key in ("prompt", "expected_output"):
+        if not isinstance(case.get(key), str) or not case[key]:
+            yield f"`{key}` must be a text"
+    if not isinstance(case.get("ci"), bool):
+        yield "`ci` must be true or false"
+    for name in case.get("setup", {}):
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            yield f"setup: {name!r} is outside of the directory"
+    for key in ("commands", "checks"):
+        if not isinstance(case.get(key), list) or not case[key]:
+            yield f"`{key}` must be a list that is not empty"
+            return
+    runs = [check["run"] for check in case["checks"] if isinstance(check, dict) and "run" in check]
+    for given in (*case.get("prepare", []), *case["commands"], *runs):
+        try:
+            words = _command(given).line.split()
+        except (KeyError, TypeError, ValueError, AttributeError):
+            yield f"{given!r} is no command"
+            continue
+        if not words or words[0] not in PROGRAMS:
+            yield f"{given!r} must begin with {' or '.join(PROGRAMS)}"
+    for check in case["checks"]:
+        kinds = sorted(set(check) & set(CHECKS)) if isinstance(check, dict) else []
+        if len(kinds) != 1 or set(check) - {kinds[0]} - CHECKS[kinds[0]]:
+            yield f"{check!r} is no check: one of {', '.join(CHECKS)}, with its own options"
+        elif kinds == ["json"] and not set(check) - {"json", "at"}:
+            yield f"{check!r} compares nothing"
+
+
+def _case(skill: str, found: dict[str, Any]) -> Case:
+    setup = {
+        name: text if isinstance(text, str) else "\n".join(text) + "\n"
+        for name, text in found.get("setup", {}).items()
+    }
+    prepare, commands = (
+        tuple(_command(each) for each in found.get(key, [])) for key in ("prepare", "commands")
+    )
+    return Case(
+        skill, found["id"], found["prompt"], found["expected_output"], setup, prepare, commands,
+        tuple(found["checks"]), found["ci"],
+    )  # fmt: skip
+
+
+def _command(given: Any) -> Command:
+    if isinstance(given, str):
+        return Command(given)
+    return Command(given["run"], int(given.get("exit", 0)), str(given.get("to", "")))
