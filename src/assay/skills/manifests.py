@@ -54,6 +54,14 @@ PLUGINS: Mapping[str, Entry] = {
         ("Run the old rl-task-audit workflow.",),
         ("reinforcement-learning", "experiments"),
     ),
+    "assay-architecture": Entry(
+        "Assay: architecture",
+        "Decide what is to be learned before anything trains: states, actions, reward, transition, "
+        "algorithm, system.",
+        "Research",
+        ("Design the RL formulation of this task, checked, up to a directory that trains.",),
+        ("reinforcement-learning", "design", "architecture"),
+    ),
     "assay-environments": Entry(
         "Assay: environments",
         "Write, wrap and check environments for reinforcement learning, of one agent or several.",

@@ -21,6 +21,7 @@ AGENT_PLUGIN = {
     "$schema", "name", "version", "description", "author", "homepage", "repository", "license",
     "keywords", "extensions",
 }  # fmt: skip
+WORKFLOW = "workflow.md"  # of an orchestrator: its steps, beside SKILL.md
 FOLDERS = {"references", "scripts", "assets", "evals", "agents"}
 MOST_PROMPTS, LONGEST_PROMPT = 3, 128
 FEWEST_WORDS = 40  # of a README
@@ -102,7 +103,8 @@ def _skill(path: Path) -> Iterator[Problem]:
 
 def _links(skill: Skill) -> Iterator[Problem]:
     """Check that what the skill's texts link to is there, inside the skill."""
-    for file in (skill.path / "SKILL.md", *sorted((skill.path / "references").glob("*.md"))):
+    beside = (*skill.path.glob(WORKFLOW), *sorted((skill.path / "references").glob("*.md")))
+    for file in (skill.path / "SKILL.md", *beside):
         for target in _LINK.findall(file.read_text(encoding="utf-8")):
             name = target.partition("#")[0]
             if not name or "://" in name or name.startswith("mailto:"):
@@ -121,7 +123,10 @@ def _files(skill: Skill) -> Iterator[Problem]:
         short = path.relative_to(skill.path)
         if path.is_dir() or "__pycache__" in short.parts or short.name == "SKILL.md":
             continue
-        if short.parts[0] not in FOLDERS:
+        if str(short) == WORKFLOW:
+            if WORKFLOW not in mentioned:
+                yield Problem(path, "unreferenced", f"SKILL.md does not mention {short}")
+        elif short.parts[0] not in FOLDERS:
             yield Problem(path, "folder", f"{short.parts[0]} is not one of {sorted(FOLDERS)}")
         elif len(short.parts) > 2:
             yield Problem(path, "depth", "references are one level deep")
