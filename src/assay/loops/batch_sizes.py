@@ -19,7 +19,7 @@ def batch_sizes(algorithm: str, env: str, settings: Mapping[str, Any]) -> dict[s
     Example:
         >>> sizes = batch_sizes("ppo", "CartPole-v1", {"num_envs": 8, "horizon": 32})
         >>> sizes["rollout"], sizes["updates_per_rollout"]
-        (256, 20)
+        (256, 7)
     """
     config = resolve(algorithm, env, settings)
     run, hp = config.run.model_dump(), config.hyperparameters
