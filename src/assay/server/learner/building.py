@@ -34,6 +34,10 @@ IMPORTANCE_CLIP = 1.0  # of algorithms that offer it: clients act with policies 
 _building = threading.Lock()  # initial weights come from torch's global generator
 
 
+# Traits of on-policy algorithms that need more than segments of many clients.
+_ALONE = {"levels", "designs"}
+
+
 def read_settings(text: str) -> LearnerSettings:
     """Read the learner's settings from JSON.
 
@@ -189,7 +193,7 @@ def build(config: RunConfig, spaces: Spaces, clock: Clock) -> Algorithm:
                 f"The algorithm '{name}' needs more of each step than clients send.",
                 "Choose another: `assay algorithms` lists them.",
             )
-    elif not isinstance(algorithm.policy.head, StochasticHead) or "levels" in algorithm.spec.traits:
+    elif not isinstance(algorithm.policy.head, StochasticHead) or _ALONE & {*algorithm.spec.traits}:
         raise ConfigError(
             f"The algorithm '{name}' cannot learn from segments of many clients.",
             "Choose another: `assay algorithms` lists them.",
