@@ -29,13 +29,11 @@ from assay.server.spec import PolicySpec, gym_space
 PRESET = "preset"
 # Of the settings of a run, those that mean something where clients run the environments.
 RUN_SETTINGS = ("env_steps", "num_envs", "seed")
+# Traits of on-policy algorithms that need more than segments of many clients.
+_ALONE = {"levels", "designs"}
 IMPORTANCE_CLIP = 1.0  # of algorithms that offer it: clients act with policies out of date
 
 _building = threading.Lock()  # initial weights come from torch's global generator
-
-
-# Traits of on-policy algorithms that need more than segments of many clients.
-_ALONE = {"levels", "designs"}
 
 
 def read_settings(text: str) -> LearnerSettings:
