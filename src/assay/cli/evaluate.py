@@ -139,7 +139,7 @@ def _play(
             )
         if "levels" in result:
             told = ", ".join(f"{name} {number(x)}" for name, x in result["levels"].items())
-            output.say(f"Options of {result['run']}: {told}")
+            output.say(f"Levels of {result['run']}: {told}")
         if "video" in result:
             output.say(f"Video: {result['video']}")
 
