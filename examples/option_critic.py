@@ -14,7 +14,7 @@ if __name__ == "__main__":
     print(
         f"reached the goal in {result.mean:.0%} of episodes, in {result.lengths.mean():.0f} steps"
     )
-    print({name: round(value, 2) for name, value in result.level_means.items()})
+    print({name: round(value, 2) for name, value in result.figures.items()})
 
     # The goal is a parameter: elsewhere, the same agent looks in the wrong place.
     with make_vector("assay/FourRooms-v0", 10, max_episode_steps=50, training=False) as rooms:

@@ -150,7 +150,7 @@ class TestIntervals:
 
 
 CONTINUOUS = re.compile(
-    "Continuous|Pendulum|HalfCheetah|Hopper|Walker2d|Ant|Humanoid|Fetch|dm_control"
+    "Continuous|Pendulum|HalfCheetah|Hopper|Walker2d|Ant|Humanoid|Fetch|dm_control|(Point|Long)Maze"
 )
 
 

@@ -27,11 +27,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "recurrent_ppo": {"memory_size": 8},
     "r2d2": {"memory_size": 8},
     "dt": {"width": 16, "heads": 2},
+    "paired": {"adversary": "minimax"},  # for one environment
 }
 PLANS = ("tdmpc2", "alphazero")
 BOUNDED = {
     "a2c", "bc", "cql", "dagger", "ddpg", "dqn", "gail", "airl", "impala", "iql", "mbpo", "mopo",
-    "ppo", "qrdqn", "rebrac", "redq", "sac", "td3", "td3_bc", "tqc",
+    "paired", "ppo", "qrdqn", "rebrac", "redq", "sac", "td3", "td3_bc", "tqc",
 }  # fmt: skip
 
 
