@@ -165,3 +165,95 @@ def test_the_pipeline_of_preferences(run: Run, tmp_path: Path) -> None:
     more = ("--out", "mine", "--reward", "unfitted", "--pairs", "40", "--answers", "a.jsonl")
     said = run("pipeline", *words, *more, code=1)
     assert "favours the left" in said and not (tmp_path / "unfitted").exists()
+
+
+def test_mixers_by_hand(run: Run) -> None:
+    # The best sum for 0, 1, 1, 8 is 2.25 and 2.25 +- 2 for each agent: 6.5 where both take it.
+    said = run("mixer", "--payoffs", "0,1;1,8", "--updates", "300").splitlines()
+    assert said[0] == "best: 8" and said[1] == "sum: plays 1,1, worth 8, valued 6.50"
+    run("mixer", "--payoffs", "0,1;1", code=2)
+
+
+def test_chunks_of_time(run: Run) -> None:
+    said = run("bptt_chunks", "--horizon", "12", "--chunk", "4", "--begins", "0,6").splitlines()
+    assert [line.split()[-1] for line in said] == ["0", "6", "8"]
+    assert "does not divide" in run("bptt_chunks", "--horizon", "12", "--chunk", "5", code=2)
+
+
+def test_the_conservative_term_by_hand(run: Run) -> None:
+    # log(2 e^1) - 1 = log 2; the target is 1 + 0.5 * 2 = 2, and 1 if nothing follows.
+    words = ("--values", "1,1", "--action", "0", "--reward", "1", "--next-value", "2")
+    said = run("cql", *words, "--gamma", "0.5", "--alpha", "2")
+    assert "gap 0.6931, target 2.0000" in said
+    assert "loss 2.3863: TD 1.0000, term 1.3863" in said
+    assert "target 1.0000" in run("cql", *words, "--terminated")
+    run("cql", "--values", "1,1", "--action", "2", code=2)
+    run("cql", "--values", "1,1", code=2)
+
+
+def test_what_a_replay_draws(run: Run) -> None:
+    # With alpha 1 shares are those of the errors, and w = (N P)^-1 over the largest.
+    said = run("sum_tree", "--errors=-3,1", "--alpha", "1", "--beta", "1").splitlines()
+    assert said[0] == "0: error -3, share 75.0%, drawn 75.0%, weight 0.333"
+    assert "diverged" in run("sum_tree", "--errors", "nan,1", code=2)
+    words = ("--achieved", "0,1,2", "--goal", "9", "--ratio", "1")
+    said = run("hindsight", *words, "--strategy", "final").splitlines()
+    assert said[1:] == [
+        "step from 0: goals 2; successes 0.0%",
+        "step from 1: goals 2; successes 100.0%",
+    ]
+    assert "goals 1, 2;" in run("hindsight", *words)
+    run("hindsight", "--achieved", "0", "--goal", "1", code=2)
+
+
+def test_a_generator_is_paid_by_hand(run: Run) -> None:
+    said = run("paired_regret", "--protagonist", "0.2,0.4", "--antagonist", "0.9,0.5")
+    assert said.splitlines() == ["regret: 0.6 (best 0.9 less mean 0.3)", "minimax: -0.3"]
+    said = run("paired_regret", "--mazes", "20", "--size", "5", "--blocks", "0", "--show", "1")
+    assert "solvable: 1" in said and said.count("A") == said.count("G") == 1
+    assert "both or neither" in run("paired_regret", "--protagonist", "1", code=2)
+
+
+def test_environments_are_looked_at(run: Run, tmp_path: Path) -> None:
+    found = json.loads(run("running_statistics", "CartPole-v1", "--steps", "50", "--json"))
+    assert len(found["observation"]["mean"]) == 4 and found["observation"]["clipped"] == 0
+    words = ("assay.testing.envs:Reach", "--steps", "50", "--json")
+    assert all(one["ok"] for one in json.loads(run("check_env", *words)))
+    assert "FAILED: made" in run("check_env", "NoSuch-v0", code=1)
+    run("check_env", "no.such:Env", code=2)
+    words = ("--steps", "20", "--no-processes", "--out", "report.md")
+    run("suite_report", "NoSuch-v0", *words, code=1)
+    assert "| NoSuch-v0 | FAILED |" in (tmp_path / "report.md").read_text()
+
+
+def test_sets_are_built_and_told_apart(run: Run, tmp_path: Path) -> None:
+    rows = [f"{i % 7},{i % 2},{i % 3},{int(i % 4 == 3)},{i // 4}" for i in range(40)]
+    (tmp_path / "log.csv").write_text("\n".join(["level,valve,score,over,shift", *rows]))
+    columns = ("obs=level", "action=valve", "reward=score", "terminated=over", "episode=shift")
+    words = [word for one in columns for word in ("--column", one)]
+    said = run("build_dataset", "log.csv", "--out", "pumps", *words, "--choices", "2")
+    assert "pumps-train.npz: 9 episodes, 36 steps" in said and "pumps-test.npz: 1" in said
+    assert "lacks obs" in run("build_dataset", "log.csv", "--out", "bad", *words[2:], code=2)
+    run("build_dataset", "log.csv", "--out", "bad", *words, "--choices", "1", code=2)
+    assert not list(tmp_path.glob("bad*"))
+    for name, valve in (("one", 0), ("two", 1)):
+        other = [row.split(",") for row in rows]
+        lines = [f"{level},{valve},{a},{b},{c}" for level, _, a, b, c in other]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["level,valve,score,over,shift", *lines]))
+        run("build_dataset", f"{name}.csv", "--out", name, *words, "--choices", "2")
+    said = run("gail_discriminator", "one-train.npz", "two-train.npz", "--updates", "40")
+    assert "expert_accuracy 1.00 policy_accuracy 1.00" in said
+    run("gail_discriminator", "none.npz", "one-train.npz", code=2)
+
+
+def test_a_run_is_tracked_and_kept(run: Run, tmp_path: Path) -> None:
+    settings = ("env_steps=512", "num_envs=4", "horizon=32", "minibatch_size=64", "name=mine")
+    quick = ("eval_every=128", "eval_episodes=1", "checkpoint_every=128", "compile=false")
+    run("tracking_callback", "ppo", "CartPole-v1", *settings, *quick, "sinks=[]", "--goal", "1")
+    [line] = (tmp_path / "scores.jsonl").read_text().splitlines()
+    assert json.loads(line)["env_steps"] == 128
+    run("tracking_callback", "ppo", "CartPole-v1", "lrr=1", code=2)
+    assert ": ok, " in run("checkpoints", "runs/mine", "--keep", "1")
+    [place] = (tmp_path / "runs/mine/checkpoints").iterdir()
+    (place / "MANIFEST.json").write_text("{}")
+    assert "DAMAGED" in run("checkpoints", "runs/mine", code=2)
