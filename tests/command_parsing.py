@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import cache
 from typing import Any
 
 import typer.main
@@ -11,10 +12,15 @@ from typer.core import TyperGroup
 from assay.cli.app import app
 
 
+@cache
+def _command_line() -> Any:
+    return typer.main.get_command(app)
+
+
 def parsed(line: str) -> Any:
     """Return the context of a command line's verb; None where it only names a group of verbs."""
     words = shlex.split(line)[1:]
-    command: Any = typer.main.get_command(app)
+    command: Any = _command_line()
     context = typer.Context(command, info_name="assay")
     # Not click's own classes: typer brings its own copy of them.
     assert isinstance(command, TyperGroup)
