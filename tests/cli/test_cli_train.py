@@ -49,7 +49,7 @@ class Slow(gym.Env):
     def step(self, action):
         self.steps += 1
         if os.path.exists("slow"):
-            time.sleep(0.05)
+            time.sleep(0.5 if os.path.exists("slower") else 0.05)
             with open("steps", "a") as file:
                 file.write(".")
         return np.zeros(2, np.float32), float(action), self.steps == 10, False, {}
@@ -252,8 +252,10 @@ def test_a_second_ctrl_c_ends_immediately_and_keeps_the_checkpoint(
 
     wait_for(lambda: checkpoints(root / "x"), process)
     stepped(66)  # in the rollout after the checkpoint
+    slow.with_name("slower").touch()
     process.send_signal(signal.SIGINT)
-    # A step shows that the signal was handled. That rollout continues to step 128.
+    # A step shows that the signal was handled. That rollout continues to step 128, for half a
+    # minute, which a busy machine leaves enough of.
     stepped(slow.with_name("steps").stat().st_size + 2)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)

@@ -16,6 +16,7 @@ from assay.core.types import Action
 from assay.envs.make import make_vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate
 from assay.evaluation.option_plots import play_options, plot_options
+from assay.policies.options import OptionMeter
 from assay.testing.algorithms import make_algorithm
 
 
@@ -28,6 +29,9 @@ class Turns:
         option = np.stack([first, ~first], 1).astype(np.float32)
         extras = {"option": option, "drawn": np.isin(time % 5, (0, 3)).astype(np.float32)}
         return Action(np.ones(n, int), {**carry, "time": time + 1}, extras)
+
+    def meter(self, n: int) -> OptionMeter:
+        return OptionMeter(2, n)
 
     def initial_carry(self, n: int) -> Any:
         return {"time": np.zeros(n, int), "option": np.zeros((n, 2), np.float32)}

@@ -40,6 +40,9 @@ class Scripted:
     def cut_episodes(self) -> None:
         pass
 
+    def design(self) -> None:
+        return None
+
     def initial_carry(self, n: int) -> Any:
         return {"count": np.zeros((n, 1), np.int64)} if self.remembers else None
 
@@ -347,6 +350,9 @@ class Constant:
 
     def cut_episodes(self) -> None:
         pass
+
+    def design(self) -> None:
+        return None
 
     def initial_carry(self, n: int) -> None:
         return None
