@@ -383,7 +383,7 @@ class TestState:
         np.testing.assert_array_equal(one.obs, two.obs)
         assert list(one.episodes.recent) == list(two.episodes.recent)
 
-    def test_begins_anew_where_the_environment_cannot_say(self) -> None:
+    def test_begins_again_where_the_environment_cannot_say(self) -> None:
         class Noisy(Counting):
             def _observe(self) -> np.ndarray:
                 return self.np_random.uniform(0, 9, 1).astype(np.float32)

@@ -140,7 +140,7 @@ def unsaved() -> gym.Env[Any, Any]:
     return gym.wrappers.TransformReward(gym.make("CartPole-v1"), float)
 
 
-def test_returns_end_where_an_environment_began_anew_because_training_went_on() -> None:
+def test_returns_end_where_an_environment_began_again_because_training_went_on() -> None:
     settings = SMALL | {"checkpoint_every": 0, "learning_starts": 4, "train_every": 1}
     made = assay.DQN(unsaved, **settings).train(7).train(7)
     assert made.run is not None

@@ -285,7 +285,7 @@ def test_a_sync_comes_before_every_acknowledgement_and_serves_a_group(tmp_path: 
 
 
 @pytest.mark.parametrize("wal", [True, False])
-def test_a_corrupt_index_is_built_anew_from_the_segments(tmp_path: Path, wal: bool) -> None:
+def test_a_corrupt_index_is_built_again_from_the_segments(tmp_path: Path, wal: bool) -> None:
     store = opened(tmp_path, segment_bytes=200)
     for client in ("ada", "bob"):
         store.open_session(P, client)

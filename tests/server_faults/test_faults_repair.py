@@ -96,7 +96,7 @@ def test_learning_goes_on_behind_a_damaged_batch_and_checkpoint() -> None:
             player.connection.close(0.0)
 
 
-def test_a_corrupt_index_is_built_anew_and_reported() -> None:
+def test_a_corrupt_index_is_built_again_and_reported() -> None:
     with Forge() as forge:
         player = Player(forge.address, "ada")
         try:

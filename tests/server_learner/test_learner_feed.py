@@ -144,7 +144,7 @@ class TestRollouts:
         assert rollout["weight"] == [1] * 8
         assert rollout["valid"]
 
-    def test_a_client_that_was_started_anew_does_not_go_on_where_the_old_one_was(self) -> None:
+    def test_a_client_that_was_started_again_does_not_go_on_where_the_old_one_was(self) -> None:
         server = ppo_server()
         seen = Recorder(server)
         old, new = Hand(server), Hand(server, first=500)
@@ -178,7 +178,7 @@ class TestRollouts:
         assert rollout["obs"] == [0, 1, 2, 3, 100, 101, 102, 103]
         assert rollout["finals"] == {3: 4, 7: 104}
 
-    def test_a_client_that_begins_anew_does_not_run_on(self) -> None:
+    def test_a_client_that_begins_again_does_not_run_on(self) -> None:
         server = ppo_server()
         seen = Recorder(server)
         Hand(server, "one").send(4)
@@ -235,7 +235,7 @@ class TestRollouts:
         assert metrics["server/late_rewards"] == 5
         assert metrics["server/late_rewards_missed"] == 2
 
-    def test_a_client_that_begins_anew_does_not_patch_its_earlier_life(self) -> None:
+    def test_a_client_that_begins_again_does_not_patch_its_earlier_life(self) -> None:
         server = ppo_server()
         seen = Recorder(server)
         Hand(server).send(3)

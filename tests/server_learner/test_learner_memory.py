@@ -195,7 +195,7 @@ def test_where_not_one_model_acts_the_rest_of_the_episode_teaches_no_policy(
     assert found == [*counts, 1, 1]
 
 
-def test_a_client_that_was_started_anew_has_another_memory() -> None:
+def test_a_client_that_was_started_again_has_another_memory() -> None:
     server = recurrent_server()
     seen = Updates(server)
     one = Hand(server)

@@ -242,7 +242,7 @@ class TestForgery:
         study.anchor_again("ada", "moved out of Git")
         assert study.problems() == [] and study.state().progress.anchored == ""
 
-    def test_anchoring_anew_is_no_way_to_launder(self, study: Study) -> None:
+    def test_anchoring_again_is_no_way_to_launder(self, study: Study) -> None:
         study.sync()
         git(study, "update-ref", "-d", study.ref.name)
         rewritten(study, '"by":"ada"', '"by":"eve"')

@@ -132,7 +132,7 @@ class TestAnchors:
         ledger.append("note", {}, actor="ada")
         assert ledger.read({"state.json": head}).problems == []
 
-    def test_a_ledger_that_was_written_anew_is_found(self, ledger: Ledger, tmp_path: Path) -> None:
+    def test_a_ledger_that_was_written_again_is_found(self, ledger: Ledger, tmp_path: Path) -> None:
         forged = Ledger(tmp_path / "forged.jsonl", clock)
         with forged.transaction() as writer:
             for i in range(20):

@@ -356,7 +356,7 @@ def test_no_command_imports_torch(tmp_path: Path) -> None:
     assert done.stderr.strip() == "[]"
 
 
-def test_a_study_that_was_deleted_is_not_begun_anew_unnoticed(repository: Path) -> None:
+def test_a_study_that_was_deleted_is_not_begun_again_unnoticed(repository: Path) -> None:
     shutil.rmtree(repository / ROOT)
     said = study("init", "--task", "toy", "--study", "lr", code=2)
     assert "There was a study toy/lr" in said

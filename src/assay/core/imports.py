@@ -7,6 +7,8 @@ import os
 import sys
 from typing import Any
 
+from assay.core.errors import AssayError, ConfigError
+
 
 def import_named(module: str) -> Any:
     """Import a module, also from the directory in which the command runs.
@@ -26,3 +28,25 @@ def import_named(module: str) -> Any:
         sys.path.append(here)
         importlib.invalidate_caches()
         return importlib.import_module(module)
+
+
+def find_named(name: str, said: str) -> Any:
+    """Return what `package.module:attribute` names, or None if the module has nothing of that name.
+
+    Args:
+        name: The name.
+        said: How a message calls it, such as "The option 'a:b'".
+
+    Raises:
+        ConfigError: The module cannot be imported.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_named(module), attribute, None)
+    except AssayError:
+        raise
+    except Exception as error:  # a user's module may fail in any way
+        raise ConfigError(
+            f"{said} cannot be imported: {type(error).__name__}: {error}.",
+            "Run from the directory that holds the module, or install it.",
+        ) from error

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from assay.core.errors import AssayError, ConfigError, nearest
-from assay.core.imports import import_named
+from assay.core.errors import ConfigError, nearest
+from assay.core.imports import find_named
 
 Loop = Literal["on_policy", "off_policy", "offline", "game"]
 # What an imitator needs of its expert: recorded episodes, or answers to what it meets.
@@ -231,15 +231,7 @@ def _key(name: str) -> str:
 def _named(name: str) -> Any:
     """Return the algorithm class `package.module:Class`."""
     module, _, attribute = name.partition(":")
-    try:
-        found = getattr(import_named(module), attribute, None)
-    except AssayError:
-        raise
-    except Exception as error:  # a user's module may fail in any way
-        raise ConfigError(
-            f"The algorithm '{name}' cannot be imported: {type(error).__name__}: {error}.",
-            "Run from the directory that holds the module, or install it.",
-        ) from error
+    found = find_named(name, f"The algorithm '{name}'")
     if not isinstance(getattr(found, "spec", None), AlgorithmSpec):
         raise ConfigError(
             f"'{module}' has no algorithm '{attribute}'.",

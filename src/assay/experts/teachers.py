@@ -18,7 +18,7 @@ import numpy as np
 
 from assay.agents import Agent, load
 from assay.core.errors import AssayError, ConfigError, MissingExtraError, SpaceError
-from assay.core.imports import import_named
+from assay.core.imports import find_named
 from assay.core.types import Spaces, Tree, action_mask, pack, tree_leaves, tree_map
 from assay.data.findings import bounds_of
 from assay.envs.vector import Vector
@@ -209,13 +209,7 @@ def _require_function(given: Any, name: str) -> Callable[[Any], Any]:
 def _named(name: str) -> Callable[[Any], Any]:
     """Return the function `package.module:function`."""
     module, _, attribute = name.partition(":")
-    try:
-        found = getattr(import_named(module), attribute, None)
-    except Exception as error:  # a user's module may fail in any way
-        raise ConfigError(
-            f"expert='{name}' cannot be imported: {type(error).__name__}: {error}.",
-            "Run from the directory that holds the module, or install it.",
-        ) from error
+    found = find_named(name, f"expert='{name}'")
     if not callable(found):
         raise ConfigError(
             f"expert='{name}': '{module}' has no function '{attribute}'.",

@@ -16,6 +16,7 @@ from typing import Any
 from assay.skills.evals import Case, Command
 
 LONGEST = 900  # seconds of a command
+TOO_LONG = 124  # the exit code of one that took longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,13 @@ def _run(line: str, folder: Path, place: Path) -> tuple[int, str, str]:
     words = [word.replace("{skill}", str(folder.resolve())) for word in shlex.split(line)]
     program = [sys.executable, "-m", "assay"] if words[0] == "assay" else [sys.executable]
     environment = os.environ | {"COLUMNS": "200", "NO_COLOR": "1"}
-    done = subprocess.run(
-        [*program, *words[1:]], cwd=place, env=environment, capture_output=True, text=True,
-        timeout=LONGEST, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [*program, *words[1:]], cwd=place, env=environment, capture_output=True, text=True,
+            timeout=LONGEST, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return TOO_LONG, "", f"it did not end within {LONGEST} s"
     return done.returncode, done.stdout, done.stderr
 
 

@@ -20,7 +20,7 @@ from pydantic import Field, field_validator
 
 from assay.core.config import Model
 from assay.core.errors import ConfigError
-from assay.core.imports import import_named
+from assay.core.imports import find_named, import_named
 from assay.envs.wrappers.layers import Inside
 
 OPTION_STEPS = "option_steps"
@@ -164,13 +164,7 @@ def _function(name: str) -> Callable[[Any], Any]:
             f"The option '{name}' is neither a run nor a function.",
             "Give the directory of a run, or package.module:function.",
         )
-    try:
-        found = getattr(import_named(module), attribute, None)
-    except Exception as error:  # a user's module may fail in any way
-        raise ConfigError(
-            f"The option '{name}' cannot be imported: {type(error).__name__}: {error}.",
-            "Run from the directory that holds the module, or install it.",
-        ) from error
+    found = find_named(name, f"The option '{name}'")
     if not callable(found):
         raise ConfigError(
             f"The option '{name}': '{module}' has no function '{attribute}'.",
