@@ -400,7 +400,7 @@ class GAIL(Managed):
     ) -> None: ...
 
 class HIRO(Managed):
-    """A level that sets subgoals over one that reaches them. For mazes and other long ways."""
+    """A level that sets subgoals over one that reaches them. No gain over SAC is shown yet."""
     def __init__(
         self, env: EnvLike | None = None, *, name: str | None = None,
         root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
@@ -674,7 +674,7 @@ class NFSP(Managed):
     ) -> None: ...
 
 class OptionCritic(Managed):
-    """Options that are learned end to end, with proximal updates. For goals that move."""
+    """Options that are learned end to end, with proximal updates. No gain over PPO is shown yet."""
     def __init__(
         self, env: EnvLike | None = None, *, name: str | None = None,
         root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
@@ -701,7 +701,7 @@ class OptionCritic(Managed):
     ) -> None: ...
 
 class PAIRED(Managed):
-    """PPO in mazes that a generator draws for it. For agents that must cope with unseen levels."""
+    """PPO in mazes that a generator draws for it. No gain over random ones is shown yet."""
     def __init__(
         self, env: EnvLike | None = None, *, name: str | None = None,
         root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,

@@ -64,7 +64,7 @@ LOW, HIGH = "low_", "high_"  # the levels, as names of networks, steps and metri
     traits=("levels",),
 )
 class HIRO(Algorithm):
-    """A level that sets subgoals over one that reaches them. For mazes and other long ways."""
+    """A level that sets subgoals over one that reaches them. No gain over SAC is shown yet."""
 
     class Hyperparameters(SmoothingSettings, ActorCriticSettings):
         """Settings of HIRO."""

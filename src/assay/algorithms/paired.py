@@ -60,7 +60,7 @@ _NOISE = 8  # numbers that the generator is shown so that mazes can differ
     traits=("designs",),
 )
 class PAIRED(Algorithm):
-    """PPO in mazes that a generator draws for it. For agents that must cope with unseen levels."""
+    """PPO in mazes that a generator draws for it. No gain over random ones is shown yet."""
 
     class Hyperparameters(ProximalSettings):
         """Settings of PAIRED."""
