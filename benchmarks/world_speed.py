@@ -1,8 +1,9 @@
-"""Race world models on one core: DreamerV3 against SheepRL, and an ensemble against a loop.
+"""Race world models: DreamerV3 against SheepRL, an ensemble against a loop.
 
     python benchmarks/world_speed.py             # all races, three repeats, taking turns
     python benchmarks/world_speed.py --store     # ... and keep the result as evidence
     python benchmarks/world_speed.py --races "ensemble, fit" --store    # one race; others stay
+    python benchmarks/world_speed.py --device cuda --store              # the races on a GPU
     python benchmarks/world_speed.py --quick     # does it work? The numbers mean nothing
 
 DreamerV3: SheepRL's `dreamer_v3_5` is the same algorithm as ours, of the same year and authors'
@@ -20,6 +21,10 @@ predict every row and then chooses, as the authors' code does.
 
 Every measurement is a fresh process bound to the same core with one torch thread. The clock is the
 time that the core has spent on the process, so that other processes on the machine disturb less.
+
+On a GPU both sides compute the same batch in bfloat16 (SheepRL by its `bf16-mixed`), which is our
+default there, or in float32. Ours is one CUDA graph, by default; SheepRL has none. The batch lies
+on the GPU, and the clock is that of the wall, from an idle GPU to an idle GPU.
 """
 
 from __future__ import annotations
@@ -63,12 +68,19 @@ RACES: dict[str, dict[str, Any]] = {
     },
     "ensemble, rollout": {"sides": ("loop", "assay-eager"), "target": 3.0, "updates": 5},
 }  # fmt: skip
-SHEEPRL_SIZES = {"XS": "12M", "nano": "1M"}
+RACES |= {
+    f"dreamerv3 {size}, images, GPU, {precision}": {
+        "sides": ("sheeprl", "assay"), "size": size, "images": True, "device": "cuda",
+        "precision": precision, "target": 2.0, "updates": 5,
+    }
+    for size, precision in (("XS", "bfloat16"), ("S", "bfloat16"), ("XS", "float32"))
+}  # fmt: skip
+SHEEPRL_SIZES = {"XS": "12M", "nano": "1M", "S": "25M"}
 BATCH, LENGTH, HORIZON = 16, 64, 15
 OBS, ACTIONS, PIXELS = 17, 6, 64
 MEMBERS, ROWS, ROLLOUTS, HIDDEN = 7, 256, 10_000, (200, 200, 200, 200)
 REPEATS = 3
-_FLOAT = "32-true"  # SheepRL's default
+_FLOAT = {"float32": "32-true", "bfloat16": "bf16-mixed"}  # as SheepRL calls it
 TIMEOUT = 1_800
 
 
@@ -89,13 +101,23 @@ def child(spec: dict[str, Any]) -> dict[str, Any]:
     }
     fits = _loop_fit if spec["side"] == "loop" else _fit
     update = makers.get(kind, fits)(spec)
+    on_gpu = _device(spec) != "cpu"
+    clock = time.perf_counter if on_gpu else time.process_time
+    wait = torch.cuda.synchronize if on_gpu else (lambda: None)
     update()  # compiles, allocates
-    began = time.process_time()
+    wait()
+    began = clock()
     for _ in range(spec["updates"]):
         update()
-    seconds = time.process_time() - began
+    wait()
+    seconds = clock() - began
     rate = round(spec["updates"] / seconds, 4)
-    return {"updates_per_second": rate, "seconds": round(seconds, 3), "pinned": pinned}
+    found = {"updates_per_second": rate, "seconds": round(seconds, 3), "pinned": pinned}
+    return found | ({"gpu": torch.cuda.get_device_name()} if on_gpu else {})
+
+
+def _device(spec: dict[str, Any]) -> str:
+    return spec.get("device", "cpu")
 
 
 def spaces_of(images: bool) -> tuple[Any, Any]:
@@ -121,25 +143,26 @@ def observations(images: bool, *shape: int) -> Any:
 def _dreamer(spec: dict[str, Any]) -> Callable[[], Any]:
     import torch
 
-    from assay.core.types import SequenceBatch
+    from assay.core.types import SequenceBatch, tree_map
     from assay.testing.algorithms import CannedReplay, make_algorithm
 
     images = spec["images"]
     observation, action = spaces_of(images)
     settings = {"batch_size": BATCH, "sequence": LENGTH, "imagination": HORIZON}
+    settings |= {"size": spec["size"], "precision": spec.get("precision", "float32")}
     algorithm = make_algorithm(
-        "dreamerv3", observation, action, size=spec["size"], buffer_size=1_000, **settings
+        "dreamerv3", observation, action, device=_device(spec), buffer_size=1_000, **settings
     )
     none = torch.zeros(BATCH, LENGTH)
     taken = torch.randint(ACTIONS, none.shape) if images else torch.rand(*none.shape, ACTIONS)
     carry = algorithm.policy.network.memory.initial(BATCH)
-    batch = SequenceBatch(
-        obs=torch.from_numpy(observations(images, BATCH, LENGTH + 1)),
-        action=taken, reward=torch.rand_like(none), terminated=none, truncated=none,
-        is_first=none, valid=torch.ones_like(none), index=torch.arange(BATCH),
-        carry={name: torch.from_numpy(rows) for name, rows in carry.items()},
-    )  # fmt: skip
-    replay = CannedReplay(batch)
+    batch = {
+        "obs": torch.from_numpy(observations(images, BATCH, LENGTH + 1)),
+        "action": taken, "reward": torch.rand_like(none), "terminated": none, "truncated": none,
+        "is_first": none, "valid": torch.ones_like(none), "index": torch.arange(BATCH),
+        "carry": {name: torch.from_numpy(rows) for name, rows in carry.items()},
+    }  # fmt: skip
+    replay = CannedReplay(SequenceBatch(**tree_map(lambda x: x.to(_device(spec)), batch)))
     return lambda: algorithm.update(replay)
 
 
@@ -152,7 +175,8 @@ def _sheeprl(spec: dict[str, Any]) -> Callable[[], Any]:
     from sheeprl.algos.dreamer_v3_5 import dreamer_v3_5 as peer
     from sheeprl.utils.utils import dotdict
 
-    images = spec["images"]
+    images, device = spec["images"], _device(spec)
+    precision = _FLOAT[spec.get("precision", "float32")]
     keys = ("rgb", "cnn", "mlp") if images else ("state", "mlp", "cnn")
     with hydra.initialize_config_module("sheeprl.configs", version_base="1.3"):
         config = hydra.compose(
@@ -165,12 +189,12 @@ def _sheeprl(spec: dict[str, Any]) -> Callable[[], Any]:
     cfg: Any = dotdict(
         {
             "algo": OmegaConf.to_container(config.algo, resolve=True),
-            "fabric": {"precision": _FLOAT},
+            "fabric": {"precision": precision},
             "env": {"num_envs": 1},
         }
     )
     observation, action = spaces_of(images)
-    fabric = Fabric(accelerator="cpu", devices=1, precision=_FLOAT)
+    fabric = Fabric(accelerator=device, devices=1, precision=precision)
     wide = (int(action.n),) if images else action.shape
     world, actor, critic, slow, _ = peer.build_agent(
         fabric, wide, not images, cfg, gym.spaces.Dict({keys[0]: observation})
@@ -180,6 +204,7 @@ def _sheeprl(spec: dict[str, Any]) -> Callable[[], Any]:
     optimizer = fabric.setup_optimizers(optimizer)
     found = cfg.algo.actor.moments
     moments = peer.Moments(found.decay, found.max, found.percentile.low, found.percentile.high)
+    moments = moments.to(device)
     shape = LENGTH + cfg.algo.replay_context, BATCH
     none = torch.zeros(*shape, 1)
     taken = torch.rand(*shape, ACTIONS)
@@ -192,6 +217,7 @@ def _sheeprl(spec: dict[str, Any]) -> Callable[[], Any]:
         "deter": torch.zeros(*shape, model.recurrent_model.recurrent_state_size),
         "stoch": torch.zeros(*shape, model.stochastic_size, dtype=torch.uint8),
     }  # fmt: skip
+    data = {name: x.to(device) for name, x in data.items()}
 
     def update() -> None:
         peer.train(fabric, cfg, world, actor, critic, slow, optimizer, moments, data, None, wide)
@@ -395,7 +421,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show, and store if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)))
-    parser.add_argument("--races", nargs="+", choices=RACES, default=list(RACES))
+    parser.add_argument("--races", nargs="+", choices=RACES, help="default: those of the device")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="turns of every race")
     parser.add_argument("--quick", action="store_true", help="one update, one repeat")
     parser.add_argument("--store", action="store_true", help="keep the result as evidence")
@@ -404,11 +431,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.child is not None:
         print(json.dumps(child(json.loads(options.child))))
         return 0
-    runs = measure(options.core, options.races, options.repeats, options.quick)
+    names = options.races or [n for n, race in RACES.items() if _device(race) == options.device]
+    machine = evidence.machine()
+    runs = measure(options.core, names, options.repeats, options.quick)
     if options.store and STORE.exists():
-        others = evidence.read_json(STORE)["runs"]
-        runs = [run for run in others if run["race"] not in options.races] + runs
-    content = {"schema": evidence.SCHEMA, "runs": runs, "machine": evidence.machine()}
+        before = evidence.read_json(STORE)
+        runs = [run for run in before["runs"] if run["race"] not in names] + runs
+        machine = before["machine"]
+    content = {"schema": evidence.SCHEMA, "runs": runs, "machine": machine}
     if not options.quick:
         print(table(content))
     if options.store:

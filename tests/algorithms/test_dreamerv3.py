@@ -16,6 +16,8 @@ from assay.algorithms.dreamerv3 import SIZES, DreamerV3
 from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import SequenceBatch, tree_map
 from assay.functional.symlog import two_hot
+from assay.networks import rssm
+from assay.optim import cuda_graph
 from assay.testing.algorithms import AlgorithmContract, CannedReplay, Rig, make_algorithm
 from assay.testing.envs import Counting, Identity
 
@@ -294,6 +296,101 @@ class TestLosses:
         expected = 0.75 * before + 0.25 * now
         torch.testing.assert_close(algorithm.step.flats[algorithm.slow], expected)
         assert not torch.equal(before, now)
+
+
+class TestPrecision:
+    """bfloat16, as on a GPU: a CPU computes the same, slowly."""
+
+    @pytest.mark.parametrize("action", [ACTIONS, box([-1, -1], [1, 1])])
+    def test_losses_are_nearly_those_of_float32(self, action: Any) -> None:
+        found = []
+        for precision in ("float32", "bfloat16"):
+            algorithm = small(action, precision=precision)
+            batch = learned(algorithm)
+            step = algorithm.step
+            world, metrics = step._loss(step.objectives[0], batch)
+            found.append({"world": world, **metrics})
+            # A discount of 0.997 would be 1 in bfloat16.
+            for name in ("target", "advantage", "weight", "features", "replay_target"):
+                assert batch[name].dtype == torch.float32, name
+        exact, rough = found
+        assert exact["world"].item() != rough["world"].item()
+        for name in ("world", "dynamics_loss", "reconstruction_loss", "reward_loss"):
+            assert rough[name].item() == pytest.approx(exact[name].item(), rel=0.05), name
+
+    def test_parameters_and_moments_stay_float32(self) -> None:
+        algorithm = small(precision="bfloat16", warmup=0)
+        before = algorithm.step.flats[algorithm.world].clone()
+        algorithm.update(CannedReplay(sequences()))
+        step = algorithm.step
+        assert not torch.equal(before, step.flats[algorithm.world])
+        kept = [*step.flats.values(), *(m for one in step.moments.values() for m in one.values())]
+        assert {tensor.dtype for tensor in kept} == {torch.float32}
+
+    def test_auto_is_float32_on_a_cpu(self) -> None:
+        assert small().step.low_precision is None
+        assert small(precision="bfloat16").step.low_precision is torch.bfloat16
+
+
+class TestOnAGPU:
+    """What a GPU does differently, without one."""
+
+    @pytest.mark.parametrize("explore", [True, False])
+    @pytest.mark.parametrize("action", [ACTIONS, box([-1, -1], [1, 1])])
+    @pytest.mark.parametrize(
+        "seen", [SEEN, spaces.Dict(eye=spaces.Box(0, 255, (8, 8, 3), np.uint8), place=SEEN)]
+    )
+    def test_a_graph_gives_what_layers_give(
+        self, seen: Any, action: Any, explore: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One array goes in beside the observations, and one comes out."""
+        recorded = []
+
+        def record(program: Any, state: Any, inputs: Any) -> Any:
+            recorded.append(len(inputs))
+            return lambda given: program(*state, *given)
+
+        monkeypatch.setattr(cuda_graph, "record", record)
+        policy = small(action, seen).policy
+        rng = np.random.default_rng(0)
+        obs = tree_map(lambda x: np.stack([x, x]), seen.sample())
+        carry = {k: rng.random(v.shape, np.float32) for k, v in policy.initial_carry(2).items()}
+        gumbel = policy._gumbel(rng, 2) if explore else None
+        with torch.no_grad():
+            one, after = policy._by_layers(obs, carry, gumbel)
+            for _ in range(2):
+                two, again = policy._by_graph(obs, carry, gumbel)
+        np.testing.assert_array_equal(one, two)
+        assert after.keys() == again.keys()
+        for name, rows in after.items():
+            np.testing.assert_array_equal(rows, again[name])
+        assert recorded == [2 if seen is SEEN else 3]  # once, with one array beside the entries
+
+    def test_compiled_steps_of_the_model_learn_the_same(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        called = []
+
+        def compiled(step: Any, **options: Any) -> Any:
+            def run(*arguments: Any) -> Any:
+                called.append(step.__name__)
+                return step(*arguments)
+
+            return run
+
+        rssm._fused.cache_clear()
+        monkeypatch.setattr(torch, "compile", compiled)
+        plain, fused = small(), small()
+        fused.world.rssm.fused = True
+        for algorithm in (plain, fused):
+            algorithm.update(CannedReplay(sequences()))
+        rssm._fused.cache_clear()
+        assert torch.equal(plain.step.flats[plain.world], fused.step.flats[fused.world])
+        assert called == ["_seen"] * 5 + ["_imagined"] * 3
+        # Who acts has shapes of its own, and is not compiled.
+        obs = np.zeros((1, 1), np.float32)
+        fused.policy.act(obs, fused.policy.initial_carry(1), explore=True)
+        assert len(called) == 8
 
 
 class TestAct:

@@ -10,7 +10,7 @@ import torch
 
 from assay.core.errors import ConfigError
 from assay.optim import mode as mode_module
-from assay.optim.mode import VARIABLE, choose_mode, has_compiler
+from assay.optim.mode import VARIABLE, can_fuse, choose_mode, has_compiler
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +63,13 @@ def test_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = tmp_path / "clang++"
     fake.touch(0o755)
     assert has_compiler()
+
+
+@pytest.mark.parametrize(("triton", "compiler"), [(True, True), (True, False), (False, True)])
+def test_kernels_are_fused_where_both_compilers_are(
+    triton: bool, compiler: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = object() if triton else None
+    monkeypatch.setattr(mode_module.importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setattr(mode_module, "has_compiler", lambda: compiler)
+    assert can_fuse() is (triton and compiler)

@@ -369,6 +369,7 @@ class Algorithm(ABC):
         *,
         polyak: Sequence[Polyak] = (),
         noise: Mapping[str, NoiseSpec] | None = None,
+        low_precision: torch.dtype | None = None,
         share: Step | None = None,
     ) -> Step:
         """Return the optimizer step of some losses, executed as suits this run; see `Step`.
@@ -393,6 +394,7 @@ class Algorithm(ABC):
             key=f"{self.spec.name}{settings!r}{self.spaces!r}{network}",
             noise=noise,
             seed=seeding.derive_seed(self.context.seed, "step", len(self.steps)),
+            low_precision=low_precision,
             share=share,
         )
 

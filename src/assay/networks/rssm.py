@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
@@ -60,7 +61,9 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised tensor."""
         scale = self.scale if self.axis == -1 else self.scale.view(-1, *[1] * (-1 - self.axis))
-        return x * (x.square().mean(self.axis, keepdim=True) + _NORM_EPS).rsqrt() * scale
+        wide = x.float()  # a mean of squares needs more digits than bfloat16 has
+        norm = (wide.square().mean(self.axis, keepdim=True) + _NORM_EPS).rsqrt()
+        return (wide * norm * scale).to(x.dtype)
 
 
 def dense(inputs: int, outputs: int) -> nn.Sequential:
@@ -125,6 +128,10 @@ class RSSM(nn.Module):
         classes: C.
         blocks: Blocks of the recurrent layer, which divide `deter`.
         unimix: Share of the uniform distribution in p and q.
+
+    Attributes:
+        fused: Whether learning compiles a step of sequences and of imagination each, for a GPU:
+            most of an update are small kernels, and fewer of them are faster.
     """
 
     wants_rewards: ClassVar[bool] = False
@@ -149,6 +156,7 @@ class RSSM(nn.Module):
             )
         self.actions, self.deter, self.stoch, self.classes = actions, deter, stoch, classes
         self.unimix, self.blocks = unimix, blocks
+        self.fused = False
         self.out_features = deter + stoch * classes
         self.from_deter = dense(deter, hidden)
         self.from_stoch = dense(stoch * classes, hidden)
@@ -205,13 +213,14 @@ class RSSM(nn.Module):
         moves = self.from_action(_bounded(action) * keep)  # all steps in one product
         seen = self.post_tokens(tokens)
         deter, stoch = carry["deter"], carry["stoch"]
+        # Who acts has other shapes, and its own graph.
+        step = _fused(RSSM._seen) if self.fused and torch.is_grad_enabled() else RSSM._seen
         states: list[tuple[Tensor, Tensor, Tensor]] = []
         for t in range(len(tokens)):
-            deter = self._advance(deter * keep[t], stoch * keep[t], moves[t])
-            x = F.silu(self.post_norm(self.post_deter(deter) + seen[t]))
-            posterior = self._log_probs(self.post_logits(x))
             noise = None if gumbel is None else gumbel[t]
-            stoch = sample_one_hot(posterior, noise).flatten(1)
+            deter, stoch, posterior = step(
+                self, deter * keep[t], stoch * keep[t], moves[t], seen[t], noise
+            )
             states.append((deter, stoch, posterior))
         return Observed(*(torch.stack(part) for part in zip(*states, strict=True)))
 
@@ -228,13 +237,29 @@ class RSSM(nn.Module):
             gumbel: [H, N, S, C] for z.
         """
         features, actions = [torch.cat([deter, stoch], dim=-1)], []
+        step = _fused(RSSM._imagined) if self.fused else RSSM._imagined
         for t in range(len(gumbel)):
             action = act(features[-1], noise[t])
-            deter = self._advance(deter, stoch, self.from_action(_bounded(action)))
-            stoch = sample_one_hot(self.prior(deter), gumbel[t]).flatten(1)
+            deter, stoch = step(self, deter, stoch, action, gumbel[t])
             features.append(torch.cat([deter, stoch], dim=-1))
             actions.append(action)
         return torch.stack(features), torch.stack(actions)
+
+    def _seen(
+        self, deter: Tensor, stoch: Tensor, moves: Tensor, seen: Tensor, gumbel: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the next h, z and log q, of encoded actions and observations."""
+        deter = self._advance(deter, stoch, moves)
+        x = F.silu(self.post_norm(self.post_deter(deter) + seen))
+        posterior = self._log_probs(self.post_logits(x))
+        return deter, sample_one_hot(posterior, gumbel).flatten(1), posterior
+
+    def _imagined(
+        self, deter: Tensor, stoch: Tensor, action: Tensor, gumbel: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the next h and z after an action."""
+        deter = self._advance(deter, stoch, self.from_action(_bounded(action)))
+        return deter, sample_one_hot(self.prior(deter), gumbel).flatten(1)
 
     def _advance(self, deter: Tensor, stoch: Tensor, moves: Tensor) -> Tensor:
         """Return the next h [N, D]; `moves` are the encoded actions."""
@@ -248,6 +273,12 @@ class RSSM(nn.Module):
 
     def _log_probs(self, logits: Tensor) -> Tensor:
         return mix_uniform(logits.unflatten(-1, (self.stoch, self.classes)), self.unimix)
+
+
+@cache
+def _fused(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a step that is compiled when it is first called; all models share it."""
+    return torch.compile(step, dynamic=False)
 
 
 def _bounded(action: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 Images go through a CNN each, everything else through one MLP on symlog(x). The decoder predicts
 images in [0, 1] and symlog(x). Sums over pixels and numbers are taken, means over observations.
+What a loss or a return is computed from is float32, whatever the layers compute in.
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ class TwoHotHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits [..., BINS]."""
-        return self.mlp(features)
+        return self.mlp(features).float()
 
     def mean(self, features: Tensor) -> Tensor:
         """Return the predicted number [...]."""
@@ -254,7 +255,7 @@ class WorldModel(nn.Module):
 
     def continuation(self, features: Tensor) -> Tensor:
         """Return the logit [...] that the episode goes on, the discount included."""
-        return self.proceed(features).squeeze(-1)
+        return self.proceed(features).squeeze(-1).float()
 
 
 class Actor(nn.Module):
@@ -278,7 +279,7 @@ class Actor(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the distribution's parameters: log-probabilities, or means and log-deviations."""
-        raw = self.mlp(features)
+        raw = self.mlp(features).float()
         if self.discrete:
             return mix_uniform(raw, self.unimix)
         mean, std = raw.chunk(2, dim=-1)

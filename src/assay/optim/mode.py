@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from typing import Literal
@@ -51,6 +52,11 @@ def _auto_is_on() -> bool:
             "Use auto or false: it says what compile=auto means here.",
         )
     return given == "auto"
+
+
+def can_fuse() -> bool:
+    """Return whether kernels for a GPU can be compiled here."""
+    return importlib.util.find_spec("triton") is not None and has_compiler()
 
 
 def has_compiler() -> bool:

@@ -37,7 +37,7 @@ from assay.optim.parameters import (
     swapped,
     views_of,
 )
-from assay.optim.rules import Adam, Rule
+from assay.optim.rules import Adam, Rate, Rule
 
 Loss = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 Runner = Callable[[list[Tensor]], Sequence[Tensor]]
@@ -100,6 +100,8 @@ class Step:
         key: Everything that shapes the losses besides their source: hyperparameters and spaces.
         noise: Random numbers that every update draws on the device and adds to the batch, by name.
         seed: Of the noise.
+        low_precision: A type of half the width, in which the losses do what bears it, such as
+            `torch.bfloat16` (see `torch.autocast`); parameters and gradients stay as they are.
         share: A step whose optimizer state this one continues (for delayed updates).
 
     Attributes:
@@ -130,6 +132,7 @@ class Step:
         key: str = "",
         noise: Mapping[str, NoiseSpec] | None = None,
         seed: int = 0,
+        low_precision: torch.dtype | None = None,
         share: Step | None = None,
     ) -> None:
         self.objectives = list(objectives)
@@ -139,6 +142,7 @@ class Step:
         self.compiled_from: int | None = None
         self.seen: Signature | None = None
         self.key = key
+        self.low_precision = low_precision
         self.updates = 0
         self.metric_names: list[str] = []
         self.output_names: list[str] = []
@@ -298,10 +302,10 @@ class Step:
                 return runner(inputs)
         return self._eager(_gathered(batch, index) | drawn, rates)
 
-    def _eager(self, batch: dict[str, Tensor], rates: Sequence[float]) -> list[Tensor]:
+    def _eager(self, batch: dict[str, Tensor], rates: Sequence[Rate]) -> list[Tensor]:
         metrics: dict[str, Tensor] = {}
         for o, lr in zip(self.objectives, rates, strict=True):
-            loss, extra = o.loss(batch)
+            loss, extra = self._loss(o, batch)
             grads = _gradients(loss, self._parameters[o.name])
             with torch.no_grad():
                 norm = self._move(o, grads, lr)
@@ -311,7 +315,13 @@ class Step:
                 self.flats[p.target].lerp_(self.flats[p.source], p.tau)
         return self._stack(metrics)
 
-    def _move(self, o: Objective, grads: list[Tensor], lr: float) -> Tensor:
+    def _loss(self, o: Objective, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.low_precision is None:
+            return o.loss(batch)
+        with torch.autocast(self._lr.device.type, self.low_precision):
+            return o.loss(batch)
+
+    def _move(self, o: Objective, grads: list[Tensor], lr: Rate) -> Tensor:
         """Move the parameters of an objective in place, and return the norm of its gradient."""
         flat, count, grad = self.flats[o.module], self.counts[o.name], _joined(grads)
         norm = torch.linalg.vector_norm(grad)
@@ -347,7 +357,7 @@ class Step:
         for i, o in enumerate(self.objectives):
             views = new | {o.module: [p.detach().requires_grad_() for p in new[o.module]]}
             with swapped(views, self.modules, buffers):
-                loss, extra = o.loss(batch)
+                loss, extra = self._loss(o, batch)
             grads = _gradients(loss, views[o.module])
             norm = torch.stack([g.square().sum() for g in grads]).sum().sqrt()
             grads = o.rule.clip(grads, new[o.module], norm)
@@ -403,12 +413,12 @@ class Step:
         def program(*tensors: Tensor) -> list[Tensor]:
             state, given = tensors[:size], tensors[size:]
             rows = dict(zip(names, given, strict=False))
-            if self.noise is not None and self.mode == "cuda_graph":
-                drawn = self.noise.draw()
-            else:
-                drawn = dict(zip(noisy, given[len(names) :], strict=False))
-            batch = _gathered(rows, given[-1] if gather else None) | drawn
-            return self._functional(list(state), batch)
+            batch = _gathered(rows, given[-1] if gather else None)
+            if self.mode == "cuda_graph":  # in place: one kernel for all parameters of a module
+                drawn = {} if self.noise is None else self.noise.draw()
+                return self._eager(batch | drawn, self._lr.unbind())
+            drawn = dict(zip(noisy, given[len(names) :], strict=False))
+            return self._functional(list(state), batch | drawn)
 
         return program
 
@@ -491,7 +501,8 @@ class Step:
 
     def _cache_name(self, signature: Signature) -> str:
         rules = [(o.name, o.loss.__qualname__, o.rule, o.shares) for o in self.objectives]
-        key = repr([self.key, list(signature.names), rules, [p.tau for p in self.polyak]])
+        taus = [p.tau for p in self.polyak]
+        key = repr([self.key, list(signature.names), rules, taus, self.low_precision])
         packages = {o.loss.__module__.partition(".")[0] for o in self.objectives} - {"assay"}
         shapes = [(tuple(t.shape), t.dtype) for t in self._state_tensors()]
         return compile_cache.step_name([*shapes, *signature.inputs], key=key, packages=packages)

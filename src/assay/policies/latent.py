@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-from assay.core.types import Action, Tree, action_mask, tree_leaves, tree_map
+from assay.core.types import Action, Tree, action_mask, pack, tree_leaves, tree_map, unpack
 from assay.functional.layout import box_scale
 from assay.networks.tensors import to_device
 from assay.networks.world_model import LatentActor
+from assay.optim import cuda_graph
+from assay.optim.compile_cache import Program
 from assay.policies import description, distributions
 from assay.policies.heads import Extras, Params, to_box
 from assay.policies.numpy_network import Described
@@ -32,17 +36,58 @@ class LatentPolicy(Policy):
 
     network: LatentActor
 
+    def __post_init__(self) -> None:
+        """Prepare to act."""
+        super().__post_init__()
+        self._graphs: dict[Any, Callable[[Sequence[Tensor]], list[Tensor]]] = {}
+
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tree = None, explore: bool = False) -> Action:
         """Choose actions for N canonical observations (NumPy in, NumPy out)."""
         rng, rows = self.rng if explore else None, len(tree_leaves(obs)[0])
-        gumbel = None if rng is None else to_device(self._gumbel(rng, rows), self.device)
-        seen, before = to_device(obs, self.device), to_device(carry, self.device)
-        params, after = self.network.step(seen, before, gumbel)
-        numbers = params.cpu().numpy()
+        gumbel = None if rng is None else self._gumbel(rng, rows)
+        step = self._by_graph if self.device.type == "cuda" else self._by_layers
+        numbers, carried = step(obs, carry, gumbel)
         action, extras = self.head.choose(lambda: numbers, rows, action_mask(obs), rng)
-        carried = tree_map(lambda x: x.cpu().numpy(), after)
         return Action(action, self.acted(carried, action), extras)
+
+    def _by_layers(self, obs: Tree, carry: Tree, gumbel: Array | None) -> tuple[Array, Tree]:
+        """Return the actor's parameters [N, P] and the carry, layer by layer."""
+        seen, before, noise = (to_device(x, self.device) for x in (obs, carry, gumbel))
+        params, after = self.network.step(seen, before, noise)
+        return params.cpu().numpy(), tree_map(lambda x: x.cpu().numpy(), after)
+
+    def _by_graph(self, obs: Tree, carry: Tree, gumbel: Array | None) -> tuple[Array, Tree]:
+        """Return the same with one launch, and one copy of all numbers to the GPU and back."""
+        widths = {name: part.shape[1] for name, part in carry.items()}
+        noise = [] if gumbel is None else [gumbel.reshape(len(gumbel), -1)]
+        packed = np.concatenate([*carry.values(), *noise], axis=1)
+        seen = pack("obs", to_device(obs, self.device))
+        inputs = [*seen.values(), to_device(packed, self.device)]
+        key = tuple((tuple(x.shape), x.dtype) for x in inputs)
+        if key not in self._graphs:
+            self._graphs[key] = cuda_graph.record(self._packed(list(seen), widths), [], inputs)
+        [out] = self._graphs[key](inputs)
+        *after, params = np.split(out.cpu().numpy(), np.cumsum([*widths.values()]), axis=1)
+        return params, dict(zip(widths, after, strict=True))
+
+    def _packed(self, seen: list[str], widths: dict[str, int]) -> Program:
+        """Return a step on observations and (carry, noise) [N, F], giving (carry, parameters)."""
+        rssm, width = self.network.memory, sum(widths.values())
+
+        def program(*tensors: Tensor) -> list[Tensor]:
+            *obs, packed = tensors
+            parts = packed[:, :width].split(list(widths.values()), dim=1)
+            noise = packed[:, width:]
+            gumbel = noise.unflatten(1, (rssm.stoch, rssm.classes)) if noise.shape[1] else None
+            params, after = self.network.step(
+                unpack("obs", dict(zip(seen, obs, strict=True))),
+                dict(zip(widths, parts, strict=True)),
+                gumbel,
+            )
+            return [torch.cat([*(after[name] for name in widths), params], dim=1)]
+
+        return program
 
     def acted(self, carry: Tree, action: Array) -> Tree:
         """Return the carry after actions [N, ...] of the environment were taken."""

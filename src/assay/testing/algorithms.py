@@ -84,6 +84,7 @@ def make_algorithm(
     seed: int = 1,
     num_envs: int = 1,
     env_steps: int = 1000,
+    device: str = "cpu",
     **settings: Any,
 ) -> Any:
     """Return an algorithm by itself, for tests that give it data by hand.
@@ -95,9 +96,10 @@ def make_algorithm(
         seed: The run's seed.
         num_envs: The number of environments that it is built for.
         env_steps: The budget, which schedules refer to; of an offline algorithm, in updates.
+        device: Where it computes: eagerly on a CPU, by CUDA graphs on a GPU.
         **settings: Hyperparameters.
     """
-    run = {"seed": seed, "device": "cpu", "compile": False}
+    run: dict[str, Any] = {"seed": seed, "device": device, "compile": device != "cpu"}
     run |= plain_budget(name, env_steps, num_envs)
     config = resolve(name, "none", run, settings, use_preset=False)
     return build_algorithm(config, Spaces(observation, action), config.run.clock())
