@@ -4,19 +4,19 @@
     python benchmarks/offline.py table [--out FILE]
 
 `run` trains who acted in each environment and records a random, a medium, a replay and an expert
-set; trains every algorithm on every set with every seed; and ranks policies by fitted Q evaluation
-against the returns that they were really played for. Every part is a process of its own on one
-thread, and a line of `evidence/offline.jsonl`: what is there is not run again, and a run that was
-interrupted goes on from its checkpoint. Runs and sets stay in `--work`. `table` judges as `assay
-compare` does: a difference counts where Welch's and the permutation test both find it, corrected
-after Holm.
+set; trains every algorithm on every set with every seed; lets those that can go on in the
+environment do so from the medium set, for half of the steps of who acted; and ranks policies by
+fitted Q evaluation against the returns that they were really played for. Every part is a process of
+its own on one thread, and a line of `evidence/offline.jsonl`: what is there is not run again, and a
+run that was interrupted goes on from its checkpoint. Runs and sets stay in `--work`. `table` judges
+as `assay compare` does: a difference counts where Welch's and the permutation test both find it,
+corrected after Holm.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,9 +32,6 @@ from learning import train_or_resume
 
 from assay.core import registry
 from assay.core.errors import AssayError, ConfigError
-from assay.evaluation import statistics
-from assay.evaluation.formatting import number, signed
-from assay.evaluation.statistics import Interval
 
 STORE = Path(__file__).resolve().parent / "evidence" / "offline.jsonl"
 WORK = Path("runs/offline")
@@ -42,14 +39,22 @@ SEEDS = (1, 2, 3, 4, 5)
 EPISODES = 100  # of the judgement of a run
 QUALITIES = ("random", "medium", "replay", "expert")
 BASELINE = "bc"
-ALGORITHMS = (BASELINE, "td3_bc", "iql", "cql", "rebrac", "dt")
-ABOVE = ("cql", "iql", "rebrac")  # than the baseline, on medium and replay
+ALGORITHMS = (BASELINE, "td3_bc", "iql", "cql", "rebrac", "dt", "mopo")
+# Better than the baseline on these sets.
+ABOVE = dict.fromkeys(("cql", "iql", "rebrac"), ("medium", "replay")) | {"mopo": ("medium",)}
+ABOVE_SET = ("mopo",)  # and better than who acted in the medium set
 EXPERTS = ("td3_bc", "rebrac")  # as good as the expert, on expert data
+# Over the preset, chosen on seeds 11 and 12. ReBRAC's weights have to be tuned for every set, as in
+# its paper. With the preset's it does not imitate a narrow one: -1,485 and -1,619 with these seeds.
+TUNED: dict[tuple[str, str, str], dict[str, Any]] = {
+    ("Pendulum-v1", "expert", "rebrac"): {"actor_beta": 1.0},
+}
+TUNING = ("iql", "cql", "td3_bc", "rebrac")  # go on with the environment, beside who acted
 EXPERT_SHARE, SPEARMAN, ALPHA = 0.95, 0.8, 0.05
 FEWEST, RANKED = 5, 8  # policies that are ranked
 APART = 0.02  # of the range of returns, that two of them differ by at least
 TIMEOUT = 6 * 3_600
-Kind = Literal["prepare", "learn", "rank"]
+Kind = Literal["prepare", "learn", "tune", "rank"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ class Part:
     """One part of the whole: a line of the store.
 
     Attributes:
-        kind: Train who acts and record the sets; learn from one; or rank policies.
+        kind: Train who acts and record the sets; learn from one; go on online; or rank policies.
         env: Where.
         quality: Of the set that is learned from.
         algorithm: Who learns.
@@ -120,7 +125,7 @@ def do(part: Part, work: Path, out: Path) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     began = time.perf_counter()
-    does = {"prepare": _prepare, "learn": _learn, "rank": _rank}[part.kind]
+    does = {"prepare": _prepare, "learn": _learn, "tune": _tune, "rank": _rank}[part.kind]
     found = does(part, work, out)
     return found | {"seconds": round(time.perf_counter() - began, 1)}
 
@@ -158,16 +163,34 @@ def _prepare(part: Part, work: Path, out: Path) -> dict[str, Any]:
 def _learn(part: Part, work: Path, out: Path) -> dict[str, Any]:
     data = set_path(work, part.env, part.quality)
     settings: dict[str, Any] = {"data": str(data), "eval_every": 0, **_quiet(part.seed)}
+    settings |= TUNED.get((part.env, part.quality, part.algorithm), {})
     if part.updates is not None:
         settings["updates"] = part.updates
     config = _resolved(part.algorithm, part.env, settings)
+    found = {"updates_done": config["run"]["updates"], "sha256": _hash(data)}
+    return _played(part, work, config) | found
+
+
+def _tune(part: Part, work: Path, out: Path) -> dict[str, Any]:
+    """Learn from a set and go on in the environment; who acted has all of its steps, and no set."""
+    task = TASKS[part.env]
+    settings: dict[str, Any] = {"eval_every": 0, **_quiet(part.seed)}
+    if part.algorithm == task.algorithm:
+        settings |= {"env_steps": task.env_steps, **task.settings}
+    else:
+        data = set_path(work, part.env, part.quality)
+        settings |= {"data": str(data), "env_steps": task.env_steps // 2}
+        settings |= {} if part.updates is None else {"updates": part.updates}
+    config = _resolved(part.algorithm, part.env, settings)
+    return _played(part, work, config) | {"env_steps": settings["env_steps"]}
+
+
+def _played(part: Part, work: Path, config: dict[str, Any]) -> dict[str, Any]:
     run = _finished(work, part, config)
     # Seeds of its own: neither those of the sets nor those of training.
     final = run.evaluate(EPISODES, seed=1_000_000 + part.seed)
     return {
         "config": evidence.config_hash(config["hyperparameters"]),
-        "updates_done": config["run"]["updates"],
-        "sha256": _hash(data),
         "mean": round(final.mean, 3),
         "returns": evidence.rounded(final.returns),
     }
@@ -195,7 +218,7 @@ def _rank(part: Part, work: Path, out: Path) -> dict[str, Any]:
     agents = {"expert": behaviour.agent()}
     played = evaluate(agents["expert"].policy, part.env, episodes=EPISODES, seed=2_000_000)
     truths = {"expert": played.mean}
-    for line in _lines(out, "learn"):
+    for line in lines_of(out, "learn"):
         one = _part(line)
         path = work / "runs" / one.name
         if one.env != part.env or not path.is_dir():
@@ -269,11 +292,24 @@ def parts(
         for algorithm in algorithms
         if algorithm in here and _fits(algorithm, env)
     ]
+    tunes = [
+        Part("tune", env, "medium", algorithm, seed, updates or TASKS[env].updates)
+        for seed in seeds
+        for env in envs
+        for algorithm in _tuned(env, algorithms)
+    ]
     return {
         "prepare": [Part("prepare", env) for env in envs],
         "learn": learns,
+        "tune": tunes,
         "rank": [Part("rank", env) for env in envs],
     }
+
+
+def _tuned(env: str, algorithms: Sequence[str]) -> list[str]:
+    """Return who goes on in an environment, and who acted there, to compare them with."""
+    chosen = [name for name in TUNING if name in algorithms and _fits(name, env)]
+    return [TASKS[env].algorithm, *chosen] if chosen else []
 
 
 def _fits(algorithm: str, env: str) -> bool:
@@ -310,139 +346,18 @@ def _part(line: dict[str, Any]) -> Part:
     return Part(**{name: line[name] for name in Part.__slots__})
 
 
-def _lines(out: Path, kind: Kind) -> list[dict[str, Any]]:
+def lines_of(out: Path, kind: Kind) -> list[dict[str, Any]]:
+    """Return the results of a kind."""
     return [line for line in read(out) if line["kind"] == kind]
-
-
-# ---------------------------------------------------------------------- the tables
-
-
-@dataclass(frozen=True, slots=True)
-class Against:
-    """An algorithm against the baseline on one set.
-
-    Attributes:
-        difference: Of the means, with Welch's interval.
-        p_value: The larger of both tests, corrected; NaN where there are too few seeds.
-    """
-
-    difference: Interval
-    p_value: float
-
-    @property
-    def verdict(self) -> str:
-        """Return what `assay compare` would say."""
-        if math.isnan(self.p_value):
-            return "unknown"
-        if self.p_value > ALPHA:
-            return "not shown"
-        return "better" if self.difference.point > 0 else "worse"
-
-
-def against(base: Sequence[float], others: dict[str, Sequence[float]]) -> dict[str, Against]:
-    """Compare algorithms with the baseline, as `assay compare` does."""
-    found: dict[str, tuple[Interval, list[float]]] = {}
-    for name, scores in others.items():
-        point = float(np.mean(scores) - np.mean(base))
-        if min(len(base), len(scores)) < 2:
-            found[name] = Interval(point, math.nan, math.nan, 1 - ALPHA), []
-            continue
-        welch = statistics.welch_test(scores, base, 1 - ALPHA)
-        permutation = statistics.permutation_test(scores, base, rng=0)
-        both = [p for p in (welch.p_value, permutation.p_value) if not math.isnan(p)]
-        found[name] = welch.interval or Interval(point, math.nan, math.nan, 1 - ALPHA), both
-    judged = [name for name, (_, both) in found.items() if both]
-    corrected = statistics.holm([max(found[name][1]) for name in judged]) if judged else []
-    p_values = dict(zip(judged, map(float, corrected), strict=True))
-    return {n: Against(one, p_values.get(n, math.nan)) for n, (one, _) in found.items()}
 
 
 def scores(path: Path) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
     """Return (environment, quality) -> algorithm -> seed -> score."""
     found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    for line in _lines(path, "learn"):
+    for line in lines_of(path, "learn"):
         seeds = found.setdefault((line["env"], line["quality"]), {})
         seeds.setdefault(line["algorithm"], {})[line["seed"]] = line["mean"]
     return found
-
-
-def table(path: Path = STORE) -> str:
-    """Return the tables: what was learned from each set, the ranking, and the goals."""
-    found, sets = scores(path), {line["env"]: line["sets"] for line in _lines(path, "prepare")}
-    if not found:
-        return "Not measured yet: `python benchmarks/offline.py run`."
-    lines = [
-        "| environment | set | return of the set | algorithm | IQM over seeds [95% interval] "
-        "| share of the expert | less BC [95% interval] | verdict |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    goals: list[str] = []
-    for env, quality in ((e, q) for e in TASKS for q in QUALITIES if (e, q) in found):
-        arms = {a: list(found[env, quality][a].values()) for a in found[env, quality]}
-        base = arms.get(BASELINE, [])
-        judged = against(base, {a: s for a, s in arms.items() if a != BASELINE}) if base else {}
-        for algorithm in (a for a in ALGORITHMS if a in arms):
-            share = _share(float(np.mean(arms[algorithm])), sets[env])
-            versus = judged.get(algorithm)
-            lines.append(
-                f"| {env} | {quality} | {number(sets[env][quality]['mean'])} | {algorithm} | "
-                f"{_iqm(arms[algorithm])} | {share:.0%} | {_difference(versus)} | "
-                f"{'-' if versus is None else versus.verdict} |"
-            )
-            goals += _goals(env, quality, algorithm, share, versus)
-    ranks = _lines(path, "rank")
-    goals += [
-        f"| {line['env']} | fitted Q ranks {len(line['policies'])} policies | Spearman "
-        f"{line['spearman']:.2f} | {_yes(_ranks_well(line))} |"
-        for line in ranks
-        if line["spearman"] is not None
-    ]
-    return "\n".join([*lines, "", "| where | goal | measured | met |", "|---|---|---|---|", *goals])
-
-
-def _goals(
-    env: str, quality: str, algorithm: str, share: float, versus: Against | None
-) -> list[str]:
-    made = []
-    if algorithm in ABOVE and quality in ("medium", "replay") and versus is not None:
-        better = versus.verdict == "better"
-        made.append(
-            f"| {env} {quality} | {algorithm} above BC | {_difference(versus)} | {_yes(better)} |"
-        )
-    if algorithm in EXPERTS and quality == "expert":
-        made.append(
-            f"| {env} expert | {algorithm} at {EXPERT_SHARE:.0%} of the expert | {share:.0%} | "
-            f"{_yes(share >= EXPERT_SHARE)} |"
-        )
-    return made
-
-
-def _ranks_well(line: dict[str, Any]) -> bool:
-    return len(line["policies"]) >= FEWEST and line["spearman"] >= SPEARMAN
-
-
-def _share(mean: float, sets: dict[str, Any]) -> float:
-    """Return a return between that of acting at random (0) and that of the expert (1)."""
-    low, high = sets["random"]["mean"], sets["expert"]["mean"]
-    return (mean - low) / ((high - low) or 1.0)
-
-
-def _iqm(values: Sequence[float]) -> str:
-    one = statistics.stratified_bootstrap(np.array(values), rng=0)
-    bounds = "" if math.isnan(one.low) else f" [{number(one.low)}, {number(one.high)}]"
-    return f"{number(one.point)}{bounds} ({len(values)})"
-
-
-def _difference(versus: Against | None) -> str:
-    if versus is None:
-        return "-"
-    one = versus.difference
-    bounds = "" if math.isnan(one.low) else f" [{signed(one.low)}, {signed(one.high)}]"
-    return f"{signed(one.point)}{bounds}"
-
-
-def _yes(met: bool) -> str:
-    return "yes" if met else "no"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -455,7 +370,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runner.add_argument("--qualities", default=",".join(QUALITIES))
     runner.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="such as 11,12")
     runner.add_argument("--updates", type=int, help="of every run, not those of its preset")
-    runner.add_argument("--stages", default="prepare,learn,rank", help="some of these")
+    runner.add_argument("--stages", default="prepare,learn,tune,rank", help="some of these")
     runner.add_argument("--jobs", type=int, default=1, help="processes at a time")
     runner.add_argument("--work", type=Path, default=WORK, help="where runs and sets are kept")
     for command in (runner, commands.add_parser("table", help="show what there is")):
@@ -467,6 +382,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(do(Part(**asked), Path(work), Path(out))))
         return 0
     if options.command == "table":
+        from offline_table import table
+
         print(table(options.out))
         return 0
     if options.jobs < 1:

@@ -20,7 +20,7 @@ import defaults
 import evidence
 import imitators
 import numpy as np
-import offline
+import offline_table
 from cases import CASES, COMPARISONS, GROUPS, Case, Measure, cases_of
 from children import finish
 from evidence import EvidenceError, Ratio
@@ -117,7 +117,7 @@ def _rivalry(case: Case, content: Mapping[str, Any], directory: Path) -> list[st
 def evidence_block(page: Path, cases: Sequence[Case], directory: Path = evidence.LEARNING) -> str:
     """Return what a documentation page shows between its `evidence` markers."""
     if not cases:
-        return "No learning case measures it yet."
+        return offline_table.page_table(page.stem) or "No learning case measures it yet."
     table, machines = case_table(cases, directory, minutes=True)
     if not machines:
         return table
@@ -364,7 +364,7 @@ def tables() -> dict[str, str]:
         "memory": memory_line(),
         "gate": plain_table("gate", "python benchmarks/gate.py --store"),
         "defaults": defaults.table(),
-        "offline": offline.table(),
+        "offline": offline_table.table(),
         "offline-speed": offline_speed_table(),
         "imitation": imitation_table(),
         "imitation-speed": imitation_speed_table(),

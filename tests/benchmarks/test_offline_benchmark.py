@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import dataset_memory  # noqa: E402
 import offline  # noqa: E402
 import offline_speed  # noqa: E402
+import offline_table  # noqa: E402
 
 from assay.core.errors import ConfigError  # noqa: E402
 from assay.data.files import load  # noqa: E402
@@ -30,13 +31,23 @@ SETS = {
 }
 
 
-def store(path: Path, scores: dict[tuple[str, str], list[float]], env: str = "Pendulum-v1") -> Path:
-    """Write results: (quality, algorithm) -> scores by seed."""
+def store(
+    path: Path,
+    scores: dict[tuple[str, str], list[float]],
+    env: str = "Pendulum-v1",
+    tuned: dict[str, list[float]] | None = None,
+) -> Path:
+    """Write results: (quality, algorithm) -> scores by seed; `tuned` by algorithm."""
     lines = [vars_of(offline.Part("prepare", env)) | {"sets": SETS}]
     for (quality, algorithm), values in scores.items():
         for seed, mean in enumerate(values, 1):
             part = offline.Part("learn", env, quality, algorithm, seed)
             lines.append(vars_of(part) | {"mean": mean})
+    for algorithm, values in (tuned or {}).items():
+        for seed, mean in enumerate(values, 1):
+            part = offline.Part("tune", env, "medium", algorithm, seed)
+            steps = 10_000 if algorithm == "sac" else 5_000
+            lines.append(vars_of(part) | {"mean": mean, "env_steps": steps})
     rank = {"policies": list("abcde"), "spearman": 0.9}
     lines.append(vars_of(offline.Part("rank", env)) | rank)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -61,15 +72,15 @@ def test_parts_leave_out_what_does_not_exist_or_fit() -> None:
 
 def test_a_difference_counts_where_both_tests_find_it() -> None:
     base = [10.0, 11.0, 9.0, 10.5, 9.5]
-    found = offline.against(base, {"far": [20.0, 21.0, 19.0, 20.5, 19.5], "same": base[::-1]})
+    found = offline_table.against(base, {"far": [20.0, 21.0, 19.0, 20.5, 19.5], "same": base[::-1]})
     assert found["far"].verdict == "better"
     assert found["far"].difference.point == pytest.approx(10.0)
     assert found["same"].verdict == "not shown"
-    assert offline.against([20.0, 21.0, 19.0], {"low": [1.0, 2.0, 0.0]})["low"].verdict in (
+    assert offline_table.against([20.0, 21.0, 19.0], {"low": [1.0, 2.0, 0.0]})["low"].verdict in (
         "worse",
         "not shown",
     )
-    assert offline.against([1.0], {"one": [2.0]})["one"].verdict == "unknown"
+    assert offline_table.against([1.0], {"one": [2.0]})["one"].verdict == "unknown"
 
 
 def test_the_table_says_which_goals_are_met(tmp_path: Path) -> None:
@@ -83,16 +94,22 @@ def test_the_table_says_which_goals_are_met(tmp_path: Path) -> None:
             ("replay", "iql"): low[::-1],
             ("expert", "bc"): high,
             ("expert", "td3_bc"): [96.0, 97.0, 95.0, 96.0, 96.0],
+            ("medium", "mopo"): [60.0, 61.0, 45.0, 60.0, 60.0],
         },
+        tuned={"sac": high, "iql": [85.0] * 5, "cql": low},
     )
-    text = offline.table(path)
+    text = offline_table.table(path)
     assert "| Pendulum-v1 medium | iql above BC | +40.00 [+38.85, +41.15] | yes |" in text
     assert "| Pendulum-v1 replay | iql above BC |" in text
     replay = next(x for x in text.splitlines() if "replay | iql above BC" in x)
     assert replay.endswith("| no |")
     assert "| Pendulum-v1 expert | td3_bc at 95% of the expert | 96% | yes |" in text
     assert "fitted Q ranks 5 policies | Spearman 0.90 | yes |" in text
-    assert "Not measured yet" in offline.table(tmp_path / "nothing.jsonl")
+    assert "mopo above the set with every seed | at least 45.00 against 50.00 | no |" in text
+    tuned = [line for line in text.splitlines() if "then online" in line]
+    assert "iql after 5,000 steps as good as sac after 10,000 | 85" in tuned[0]
+    assert tuned[0].endswith("| yes |") and tuned[1].endswith("| no |")
+    assert "Not measured yet" in offline_table.table(tmp_path / "nothing.jsonl")
 
 
 def test_ranked_policies_differ_in_their_return() -> None:
@@ -139,13 +156,16 @@ def test_a_whole_benchmark_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(offline, "EPISODES", 5)
     monkeypatch.setattr(fitted_q.FitSettings, "__init__", _quick_fit)
     out, work = tmp_path / "out.jsonl", tmp_path / "work"
-    todo = offline.parts([env], ["bc"], ["random", "replay"], [1])
+    todo = offline.parts([env], ["bc", "iql"], ["random", "replay"], [1])
+    assert [part.name for part in todo["tune"]] == [
+        f"tune-{env}-medium-dqn-1", f"tune-{env}-medium-iql-1",
+    ]  # fmt: skip
     assert offline.run(todo, work, out, jobs=1) == 0
     assert {path.name for path in (work / "sets").iterdir()} == {
         f"{env}-{quality}.hdf5" for quality in offline.QUALITIES
     }
     assert set(offline.scores(out)) == {(env, "random"), (env, "replay")}
-    text = offline.table(out)
+    text = offline_table.table(out)
     assert f"| {env} | replay |" in text
     # Again: everything is there.
     monkeypatch.setattr(offline, "answer", lambda *_: pytest.fail("done before"))
