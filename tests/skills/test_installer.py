@@ -98,10 +98,15 @@ def test_edits_of_the_user_survive(project: Path, library: Path) -> None:
     assert actions(report)["keep"] == 1 and mine.read_text().endswith("Mine.\n")
     assert mine in install.edited(here)
     install.uninstall(here)
-    assert tree(project) == {
-        ".claude/skills/rlxp-audit-task/SKILL.md": mine.read_bytes(),
-        ".claude/skills/rlxp-audit-task/notes.txt": b"mine, too",
+    assert tree(project).keys() == {
+        ".claude/skills/rlxp-audit-task/SKILL.md",
+        ".claude/skills/rlxp-audit-task/notes.txt",
+        str(here.manifest.relative_to(project)),
     }
+    assert mine.read_text().endswith("Mine.\n")
+    # It is still known, so that --force removes what was edited, and what is not ours stays.
+    install.uninstall(here, force=True)
+    assert tree(project) == {".claude/skills/rlxp-audit-task/notes.txt": b"mine, too"}
     install.install(here, chosen(FEW, library), force=True)
     assert mine.read_text().endswith("New.\n") and note.read_text() == "mine, too"
 

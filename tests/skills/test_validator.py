@@ -102,6 +102,7 @@ BROKEN: list[tuple[str, Break]] = [
     ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, checks=[{"fly": 1}]))),
     ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, checks=[{"json": "x"}]))),
     ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, setup={"../x": "y"}))),
+    ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, begin="a study"))),
     ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, ci="yes"))),
     ("evals", write(f"{SKILL}/evals/evals.json", evals(3, 20, 6, extra=1))),
     ("evals", trigger(instead="rlxp-autoloop")),

@@ -31,7 +31,10 @@ Root = Annotated[
 ]
 Names = Annotated[
     list[str] | None,
-    typer.Option("--skills", help="Names of skills or plugins, with commas; by default all."),
+    typer.Option(
+        "--skills",
+        help="Names of skills or plugins, with commas; by default all but the old names.",
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; claude and project.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")]
@@ -64,7 +67,7 @@ def install(
     for place in places:  # all are checked before the first is written to
         install.install(place, found, force=force, dry=True)
     reports = [install.install(place, found, force=force, dry=dry) for place in places]
-    _show(reports, dry, as_json)
+    _show(reports, dry, as_json, "replaces")
 
 
 @app.command("uninstall")
@@ -87,7 +90,7 @@ def uninstall(
     for place in places:
         install.uninstall(place, names, force=force, dry=True)
     reports = [install.uninstall(place, names, force=force, dry=dry) for place in places]
-    _show(reports, dry, as_json)
+    _show(reports, dry, as_json, "removes")
 
 
 @app.command("list")
@@ -255,7 +258,12 @@ def _findings(found: list[Finding], as_json: bool) -> None:
 
 
 def _split(names: list[str] | None) -> list[str]:
-    return [name.strip() for word in names or [] for name in word.split(",") if name.strip()]
+    from assay.skills.errors import SkillsError
+
+    found = [name.strip() for word in names or [] for name in word.split(",") if name.strip()]
+    if names and not found:
+        raise SkillsError("An empty name is given.", "Leave the option out for all of them.")
+    return found
 
 
 def _places(
@@ -278,7 +286,7 @@ def _places(
     ]
 
 
-def _show(reports: list[Report], dry: bool, as_json: bool) -> None:
+def _show(reports: list[Report], dry: bool, as_json: bool, forced: str) -> None:
     if as_json:
         output.print_json(
             [
@@ -300,4 +308,4 @@ def _show(reports: list[Report], dry: bool, as_json: bool) -> None:
             f"{place} in {report.place.skills[0]}. {would}{', '.join(counts) or 'no change'}"
         )
         for change in report.having("keep"):
-            output.say(f"  kept {change.path}: {change.why} (--force replaces it)")
+            output.say(f"  kept {change.path}: {change.why} (--force {forced} it)")

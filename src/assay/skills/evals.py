@@ -2,9 +2,9 @@
 
 `evals/evals.json` holds them, in the Agent Skills format with more fields:
 
-- `evals`: cases with `id`, `prompt`, `expected_output`, the directory to begin with (`setup`: files
-  and their lines, `prepare`: commands), the reference way (`commands`), `checks`, and `ci`: whether
-  it is cheap enough for tests.
+- `evals`: cases with `id`, `prompt`, `expected_output`, the directory to begin with (`begin`: the
+  name of one that cases share, `setup`: files and their lines, `prepare`: commands), the reference
+  way (`commands`), `checks`, and `ci`: whether it is cheap enough for tests.
 - `triggers`: queries with `should_trigger`; a near miss says with `instead` which skill takes it,
   or null.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from assay.skills.beginnings import BEGINNINGS, Beginning
 from assay.skills.errors import SkillsError
 from assay.skills.library import read_json
 
@@ -30,7 +31,9 @@ CHECKS: Mapping[str, frozenset[str]] = {
     "run": frozenset({"exit", "contains"}),
     "said": frozenset(),
 }
-_CASE = {"id", "prompt", "expected_output", "setup", "prepare", "commands", "checks", "ci"}
+_CASE = {
+    *("id", "prompt", "expected_output", "begin", "setup", "prepare", "commands", "checks", "ci"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ def _wrong_case(case: dict[str, Any]) -> Iterator[str]:
             yield f"`{key}` must be a text"
     if not isinstance(case.get("ci"), bool):
         yield "`ci` must be true or false"
+    if case.get("begin", "script") not in BEGINNINGS:
+        yield f"begin: {case['begin']!r} is none of {', '.join(BEGINNINGS)}"
     for name in case.get("setup", {}):
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             yield f"setup: {name!r} is outside of the directory"
@@ -173,16 +178,18 @@ def _wrong_case(case: dict[str, Any]) -> Iterator[str]:
 
 
 def _case(skill: str, found: dict[str, Any]) -> Case:
+    begin = BEGINNINGS.get(found.get("begin", ""), Beginning({}))
     setup = {
         name: text if isinstance(text, str) else "\n".join(text) + "\n"
         for name, text in found.get("setup", {}).items()
     }
     prepare, commands = (
-        tuple(_command(each) for each in found.get(key, [])) for key in ("prepare", "commands")
+        tuple(_command(each) for each in lines)
+        for lines in ([*begin.commands, *found.get("prepare", [])], found["commands"])
     )
     return Case(
-        skill, found["id"], found["prompt"], found["expected_output"], setup, prepare, commands,
-        tuple(found["checks"]), found["ci"],
+        skill, found["id"], found["prompt"], found["expected_output"], {**begin.files, **setup},
+        prepare, commands, tuple(found["checks"]), found["ci"],
     )  # fmt: skip
 
 

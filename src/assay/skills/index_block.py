@@ -17,11 +17,13 @@ FOOTER = "<!-- /assay-skills -->"
 
 def block(skills: Sequence[Skill], folder: str) -> str:
     """Return the lines between the markers, for skills that are in `folder`."""
+    rule = "Read the file before you do what it is about."
+    if any(skill.name.startswith("rlxp-") for skill in skills):
+        rule += " In a study no training starts without `assay study run`, `queue step` or `loop`."
     lines = [
         HEADER,
         "## Assay skills",
-        "Read the file before you do what it is about. No training starts without "
-        "`assay study run`, `queue step` or `loop`.",
+        rule,
         *(f"- `{folder}/{skill.name}/SKILL.md`: {skill.description}" for skill in skills),
         FOOTER,
     ]

@@ -149,8 +149,9 @@ def uninstall(
                 write_atomic(place.index.resolve(), index)
             else:
                 place.index.unlink()
-        if left:
-            files = {path: ours[path] for path in stay}
+        kept = {change.path for change in report.having("keep")}  # a later --force finds them
+        if left or kept:
+            files = {path: ours[path] for path in ours if path in stay | kept}
             _write_manifest(place, left, {_key(place, p): sorted(h) for p, h in files.items()})
         else:
             place.manifest.unlink(missing_ok=True)

@@ -171,9 +171,10 @@ def chosen(wanted: list[str], root: Path = LIBRARY) -> list[Skill]:
     found: dict[str, Skill] = {}
     for name in wanted:
         if name not in by_name:
+            close = nearest(name, by_name)
+            hint = f"{close} " if close.startswith("Did") else ""
             raise SkillsError(
-                f"There is no skill or plugin '{name}'.",
-                nearest(name, by_name) + " `assay skills list` shows all.",
+                f"There is no skill or plugin '{name}'.", f"{hint}`assay skills list` shows all."
             )
         found |= {skill.name: skill for skill in by_name[name]}
     return list(found.values())

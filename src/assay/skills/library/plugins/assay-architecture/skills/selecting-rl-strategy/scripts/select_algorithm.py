@@ -32,7 +32,7 @@ def main() -> int:
     try:
         if "=" in given.problem[0]:
             text = written(from_answers(parse_assignments(given.problem)))
-            problem = parse_text(text, "the answers")
+            problem = parse_text(text)
         else:
             problem = read_document(Path(given.problem[0])).problem
         choices, ruled_out = choose(problem)
