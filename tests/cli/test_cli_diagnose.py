@@ -93,3 +93,21 @@ def test_torch_is_not_imported(runs: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], env=process_environment(), check=False)
     assert done.returncode == 0
+
+
+def test_a_log_without_a_number_is_not_healthy(cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "text.csv"
+    log.write_text("time/total_timesteps,rollout/ep_rew_mean\n1,x\n2,nan\n")
+    result = cli("diagnose", str(log))
+    assert result.exit_code == 2
+    assert "that is diagnosed holds a number: rollout/ep_rew_mean." in result.stderr
+    result = cli("diagnose", str(tmp_path / "nosuch.csv"))
+    assert result.exit_code == 2 and "There is no file" in result.stderr
+
+
+def test_a_short_log_says_that_it_is_short_and_counts_its_rows(cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "short.csv"
+    log.write_text("a,b\n1,2\n2,3\n3,4\n")
+    result = cli("diagnose", str(log), "--column", "rollout/return_mean=b")
+    assert result.exit_code == 0
+    assert "(csv, rows=2)" in result.stdout and "with 3 points of each curve" in result.stdout

@@ -24,6 +24,14 @@ def new_env(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     gym.registry.pop("CliMade-v0", None)
 
 
+def test_algorithms_for_particular_environments_are_not_offered(cli: Cli) -> None:
+    result = cli("envs", "check", "CartPole-v1", "--steps", "50", "--json")
+    rows = {one["name"]: one["detail"] for one in json.loads(result.stdout)["checks"]}
+    offered = rows["algorithms"].partition(": ")[2].split(", ")
+    assert {"ppo", "dqn"} <= set(offered)
+    assert not {"alphazero", "cfr", "paired", "nfsp"} & set(offered)
+
+
 def test_what_is_new_passes_the_suite(cli: Cli, new_env: str, tmp_path: Path) -> None:
     page = tmp_path / "pages" / "suite.html"
     options = ("--steps", 60, "--no-processes", "--html", page)

@@ -86,6 +86,7 @@ def test_a_wrong_option_is_a_mistake_too(cli: Cli) -> None:
     ("arguments", "expected"),
     [
         (["train", "pppo", "CartPole-v1"], ["'pppo'", "Did you mean 'ppo'?"]),
+        (["train", "paired", "CartPole-v1"], ["designs levels", "assay/Maze-v0"]),
         (["train", "ppo", "CartPol-v1"], ["'CartPol-v1'", "Did you mean 'CartPole-v1'?"]),
         (["train", "ppo", "CartPole-v1", "lrr=1e-3"], ["'lrr'", "Did you mean 'lr'?"]),
         (["train", "ppo", "CartPole-v1", "lr=-1"], ["lr=-1", "at least 0"]),
@@ -101,6 +102,10 @@ def test_a_wrong_option_is_a_mistake_too(cli: Cli) -> None:
         (["train"], ["Nothing names the algorithm", "assay train ALGO ENV", "--config"]),
         (["train", "lr=1e-3"], ["Nothing names the algorithm"]),
         (["train", "ppo", "lr=1e-3"], ["Nothing names the environment", "ENV"]),
+        (
+            ["train", "ppo", "CartPole-v1", "wrappers=[{frame_stack: 4"],
+            ["'wrappers=[{frame_stack: 4' is not a list", "Close every bracket"],
+        ),
         (["train", "ppo", "lr=1e-3", "CartPole-v1"], ["'CartPole-v1' is not a setting"]),
         (["train", "ppo", "CartPole-v1", "--name", "../up"], ["'../up' cannot be the name"]),
         (["train", "ppo", "CartPole-v1", "--root", "/dev/null/runs"], ["/dev/null/runs"]),

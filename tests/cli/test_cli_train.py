@@ -49,9 +49,11 @@ class Slow(gym.Env):
     def step(self, action):
         self.steps += 1
         if os.path.exists("slow"):
-            time.sleep(0.5 if os.path.exists("slower") else 0.05)
             with open("steps", "a") as file:
                 file.write(".")
+                done = file.tell()
+            slower = os.path.exists("slower") and done > int(open("slower").read())
+            time.sleep(0.5 if slower else 0.05)
         return np.zeros(2, np.float32), float(action), self.steps == 10, False, {}
 
 
@@ -196,6 +198,15 @@ def test_the_plan_says_how_updates_will_run(
     assert make_plan("ppo", "CartPole-v1", {}, settings).updates == words
 
 
+def test_whole_rollouts_that_take_more_than_the_budget_are_told() -> None:
+    given = {"num_envs": 8, "horizon": 128}
+    told = make_plan("ppo", "CartPole-v1", {}, {**given, "env_steps": 512}).source
+    assert told == "8 environments, in whole rollouts of 1,024 env_steps: 1,024 in all"
+    assert make_plan("ppo", "CartPole-v1", {}, {**given, "env_steps": 100_000}).source == (
+        "8 environments"
+    )
+
+
 def test_the_memory_of_the_replay_is_printed_before_it_is_needed(cli: Cli) -> None:
     result = cli(
         "train", "dqn", "CartPole-v1", "env_steps=64", "buffer_size=1000", "num_envs=1",
@@ -245,18 +256,19 @@ def test_a_second_ctrl_c_ends_immediately_and_keeps_the_checkpoint(
     start: Start, slow: Path, root: Path
 ) -> None:
     long_rollouts = ("horizon=64", "minibatch_size=64", "checkpoint_every=64")
+    # The rollout after the checkpoint takes half a minute, which a busy machine leaves enough of.
+    slow.with_name("slower").write_text("64")
     process = start(*SLOW_RUN, *long_rollouts, "--name", "x")
 
-    def stepped(count: int) -> None:
-        wait_for(lambda: slow.with_name("steps").stat().st_size >= count, process)
+    def step() -> None:
+        """Wait for two more steps: the second was begun after this was called."""
+        size = slow.with_name("steps").stat().st_size
+        wait_for(lambda: slow.with_name("steps").stat().st_size >= size + 2, process)
 
     wait_for(lambda: checkpoints(root / "x"), process)
-    stepped(66)  # in the rollout after the checkpoint
-    slow.with_name("slower").touch()
+    step()
     process.send_signal(signal.SIGINT)
-    # A step shows that the signal was handled. That rollout continues to step 128, for half a
-    # minute, which a busy machine leaves enough of.
-    stepped(slow.with_name("steps").stat().st_size + 2)
+    step()  # so that the signal was handled; that rollout continues to step 128
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from typer.testing import CliRunner
 
 from assay import data
@@ -123,7 +123,15 @@ def test_spaces_of_an_environment(log: Path) -> None:
         ("0.3,3", "0.3,fast", r"The column 'speed' in line 4 of '.*log.csv' has 'fast'"),
         ("0.5,5", "0.5,", r"The column 'speed' in line 6 of '.*' has an empty cell"),
         ("3.0,1\n", "3.0,7\n", r"'terminated' in line 4 of '.*' is 7; expected true or false"),
-        ("2.0,0\n", "2.0\n", r"The column 'failed' in line 3 of '.*' has an empty cell"),
+        ("2.0,0\n", "2.0\n", r"Line 3 of '.*' has 5 cells; expected 6"),
+        ("2.0,0\n", "2.0,0,9\n", r"Line 3 of '.*' has 7 cells; expected 6"),
+        ("run,angle", "speed,angle", r"has the column 'speed' more than once"),
+        ("1,0.2", "2,0.2", r"The episode '1' goes on in line 4 of '.*', after rows of others"),
+        ("2,0.4", ",0.4", r"The column 'run' in line 5 of '.*' is empty"),
+        ("0.2,2,1", "0.2,2,", r"The action in line 3 of '.*' is empty, but its episode '1' goes"),
+        ("0.2,2,1", "0.2,2,2", r"The action in line 3 of '.*' is 2; it is not in Discrete\(2\)"),
+        ("0.3,3", "NaN,3", r"'obs' in line 4 of '.*' is \[nan, 3.0\]; expected finite numbers"),
+        ("3.0,1\n", "3.0,maybe\n", r"'failed' in line 4 of '.*' has 'maybe'"),
     ],
 )
 def test_what_cannot_be_read(log: Path, before: str, after: str, message: str) -> None:
@@ -131,6 +139,30 @@ def test_what_cannot_be_read(log: Path, before: str, after: str, message: str) -
     with pytest.raises(DataError, match=message):
         build(log)
     assert [path.name for path in log.parent.iterdir()] == ["log.csv"]
+
+
+def test_advice_fits_the_field(log: Path) -> None:
+    """Words are named for what may have words, and not for what is empty."""
+    fixes = []
+    for before, after in (("0.3,3", "0.3,fast"), ("0.5,5", "0.5,"), ("3.0,1\n", "3.0,maybe\n")):
+        log.write_text(LOG.replace(before, after))
+        with pytest.raises(DataError) as caught:
+            build(log)
+        fixes.append(caught.value.fix)
+    assert ["--words" in str(fix) for fix in fixes] == [True, False, False]
+
+
+def test_bounds_that_are_given_are_meant(log: Path) -> None:
+    build(log, actions=Box(0.0, 1.0, (1,)))
+    log.write_text(LOG.replace("0.2,2,1", "0.2,2,1.5"))
+    with pytest.raises(DataError, match=r"The action in line 3 of '.*' is 1.5; it is not in Box"):
+        build(log, actions=Box(0.0, 1.0, (1,)))
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_other_separators(log: Path, separator: str) -> None:
+    log.write_text(LOG.replace(",", separator))
+    assert_built(build(log))
 
 
 def test_files_that_cannot_be_read(log: Path) -> None:

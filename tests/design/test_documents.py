@@ -61,9 +61,29 @@ def test_a_mistake_is_shown_with_its_place(text: str, words: str) -> None:
         parse_text(text, "problem.yaml")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("mdp: {gama: 0.9}", "'mdp.gama' is unknown. Did you mean 'gamma'?"),
+        ("mdp: {horizon: -3}", "mdp.horizon is -3: input should be greater than 0."),
+        ("name: a robot", "name is 'a robot': lower-case letters, digits and '_' are expected"),
+        (
+            "architecture: {learner: {device: gpu}}",
+            "architecture.learner.device is 'gpu': cpu, cuda or cuda:N is expected.",
+        ),
+        ("state: 3", "state is 3: fields are expected below it, each `name: value`."),
+    ],
+)
+def test_an_answer_is_named_without_a_place(text: str, words: str) -> None:
+    with pytest.raises(DesignError) as caught:
+        parse_text(text)
+    assert caught.value.message.startswith(words)
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(DesignError, match="no file"):
+    with pytest.raises(DesignError, match="no file") as caught:
         read_document(tmp_path / "none.yaml")
+    assert f"assay design new --file {tmp_path / 'none.yaml'}" in str(caught.value.fix)
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DesignError, match="not UTF-8"):
         read_document(tmp_path / "bytes.yaml")

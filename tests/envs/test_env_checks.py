@@ -84,7 +84,7 @@ class IntFlags(Counter):
         (partial(Constant, spaces.Sequence(spaces.Discrete(2)), ()), "spaces", "Sequence"),
         (partial(Constant, spaces.Box(0, 1, (2,)), np.zeros(3)), "observations", r"shape \(3,\)"),
         (partial(Spoiler, "nan_obs"), "observations", "not finite"),
-        (LeavesBounds, "observation range", "not in Box"),
+        (LeavesBounds, "observation range", "outside of \\["),
         (partial(Spoiler, "nan_reward"), "rewards", "in step 3, the reward is nan"),
         (partial(Spoiler, "no_reward"), "rewards", "in step 3, the reward is None"),
         (IntFlags, "flags", "terminated of step 1 is 0"),

@@ -125,13 +125,15 @@ def test_a_seed_of_63_bits_is_fine() -> None:
         ("cartpole-v1", "Did you mean 'CartPole-v1'?"),
         ("CartPole", "Did you mean 'CartPole-v"),
         ("HalfCheetah-v9", "Did you mean 'HalfCheetah-v"),
-        ("qqqqqqqqqqqqqqqqqq", "my_package.envs:Maze-v0"),
+        ("FlappyBird-v0", "my_package.envs:FlappyBird-v0"),
+        ("env_zoo:Missing-v0", "The module 'env_zoo' was imported; it registers none"),
+        ("qqqqqqqqqqqqqqqqqq", "my_package.envs:qqqqqqqqqqqqqqqqqq"),
     ],
 )
 def test_unknown_id_suggests_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(EnvError) as caught:
         make_vector(name, 2)
-    assert f"'{name}'" in caught.value.message and hint in caught.value.fix
+    assert f"'{name.rpartition(':')[2]}'" in caught.value.message and hint in caught.value.fix
 
 
 def test_an_id_may_name_its_module(tmp_path, monkeypatch) -> None:

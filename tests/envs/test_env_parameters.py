@@ -140,6 +140,28 @@ def test_bad_values(values: dict[str, Any], message: str) -> None:
     assert message in str(caught.value)
 
 
+class Elevator(Counter):
+    """Has attributes that only a reset sets, as many environments do."""
+
+    arrival = 0.1
+
+    def reset(self, **options: Any) -> Any:
+        self.floor = 0.0
+        return super().reset(**options)
+
+
+@pytest.mark.parametrize("backend", ["sync", "processes"])
+def test_what_only_a_reset_sets_is_no_parameter_of_copies(backend: Any) -> None:
+    """The first copy is looked at, and reset, before the others are."""
+    vector = make_vector(Elevator, 4, backend=backend)
+    vector.backend.first_env().reset(seed=0)
+    assert "floor" not in parameters(vector)
+    set_parameters(vector, {"arrival": 0.3})
+    vector.reset(seed=1)
+    assert parameters(vector)["arrival"].tolist() == [0.3] * 4
+    vector.close()
+
+
 def test_an_environment_without_parameters_says_so() -> None:
     with (
         make_vector("simple_spread_v3", 1) as envs,

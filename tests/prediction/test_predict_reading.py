@@ -192,7 +192,7 @@ def test_arrays_that_do_not_fit_are_refused(array: Any, message: str, tmp_path: 
         ("obs.0,obs.1\n1,2\n1,x\n", "has 'x'; expected a number"),
         ("obs.0,obs.1\n1,2\nNaN,2\n", "The column 'obs.0' in line 3"),
         ("obs.0,obs.1\n1,2,3\n", "Line 2"),
-        ("obs.0,obs.1\n1\n", "an empty cell"),
+        ("obs.0,obs.1\n1\n", "Line 2 of"),
     ],
 )
 def test_tables_that_do_not_fit_are_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def new(
     given = sources.from_answers(parse_assignments(answers or []))
     write_text(file, sources.written(sources.merged(values, given)))
     output.say(f"Problem: {file}")
-    output.note("Next: assay design check")
+    output.note("Next: assay design check" + ("" if file == FILE else f" --file {file}"))
 
 
 def _ask(question: str) -> str:

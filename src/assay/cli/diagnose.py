@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -9,13 +10,14 @@ import typer
 from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.shared_options import AsJson, RunsRoot
-from assay.core.errors import ConfigError
+from assay.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from assay.diagnosis.case import Finding
     from assay.diagnosis.report import Diagnosis
 
 EXIT_FOUND = 1
+LOGS = (".csv", ".json", ".jsonl", ".npz")
 
 
 def diagnose(
@@ -45,6 +47,8 @@ def diagnose(
         raise ConfigError("RUN is missing.", "Give a run, a group of runs or a log file.")
     from assay.diagnosis.report import diagnose as look
 
+    if Path(run).suffix in LOGS and not Path(run).exists():
+        raise RunError(f"There is no file '{run}'.", "Give the path of a log, or a run.")
     report = look(locate(run, root), _columns(column or []))
     if as_json:
         output.print_json(report.to_dict())
@@ -83,7 +87,7 @@ def _list_rules(as_json: bool) -> None:
 
 
 def _show(one: Diagnosis) -> None:
-    from assay.diagnosis.case import SEVERITIES
+    from assay.diagnosis.case import FEW_TO_JUDGE, SEVERITIES
     from assay.evaluation.formatting import counted
 
     case = one.case
@@ -96,6 +100,9 @@ def _show(one: Diagnosis) -> None:
     counts = {s: sum(f.severity == s for f in one.findings) for s in SEVERITIES}
     words = [counted(counts[s], s) for s in ("error", "warning") if counts[s]]
     verdict = ", ".join(words) or "healthy: no errors, no warnings"
+    longest = max((len(values) for _, values in case.series.values()), default=0)
+    if longest < FEW_TO_JUDGE:
+        verdict += f"; with {counted(longest, 'point')} of each curve, little can be judged"
     output.say(f"{case.source} ({what or case.kind}, {case.unit}={case.count:,}): {verdict}")
     _list(list(one.findings))
 

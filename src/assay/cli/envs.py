@@ -57,18 +57,13 @@ def check(
     from assay.core.config import parse_assignments
     from assay.envs.checks import check_env
 
-    specs = [registry.get(name).spec for name in registry.names()]
-    one, many = (
-        {spec.name: spec.actions for spec in specs if spec.agents == agents}
-        for agents in ("one", "many")
-    )
     results = check_env(
         env,
         env_kwargs=parse_assignments(settings or []),
         steps=steps,
         seed=seed,
-        algorithms=one,
-        team_algorithms=many,
+        algorithms=registry.general("one"),
+        team_algorithms=registry.general("many"),
     )
     failed = [result for result in results if not result.ok]
     if as_json:
@@ -165,7 +160,7 @@ def suite(
     from assay.envs.suite_page import speed, suite_page
 
     ids = _expand(envs)
-    actions = {name: registry.get(name).spec.actions for name in registry.names()}
+    actions = registry.general("one") | registry.general("many")
     reports = []
     for report in check_suite(ids, steps=steps, seed=seed, processes=processes, algorithms=actions):
         reports.append(report)

@@ -169,12 +169,13 @@ def make_plan(
     Raises:
         AssayError: The run could not start; the message says why.
     """
-    from assay.algorithms.base import ReplayNeeds
+    from assay.algorithms.base import ReplayNeeds, RolloutNeeds
     from assay.buffers.replay import replay_bytes
     from assay.core.presets import preset
     from assay.data.files import load
     from assay.data.findings import require_valid
     from assay.envs.make import look_at
+    from assay.loops.collect import refuse_levels
     from assay.loops.config import resolve
     from assay.loops.recorded import run_vector
     from assay.loops.run_settings import FineTuneSettings, GameSettings, OfflineSettings
@@ -190,9 +191,12 @@ def make_plan(
         spaces, frame_stack = vector.spaces, vector.frame_stack
         observations, actions = vector.observations, vector.actions
         tree = vector.game_tree() if isinstance(run, GameSettings) else None
-    # A trial on the CPU: several seeds may share one GPU, and the parent needs none of it.
-    trial = config.model_copy(update={"run": run.model_copy(update={"device": "cpu"})})
-    built = build_algorithm(trial, spaces, run.clock())
+        # A trial on the CPU: several seeds may share one GPU, and the parent needs none of it.
+        trial = config.model_copy(update={"run": run.model_copy(update={"device": "cpu"})})
+        built = build_algorithm(trial, spaces, run.clock())
+        levels = built.design()
+        if levels is not None:
+            refuse_levels(vector, levels, algorithm)
     capacity, size = None, 0
     if isinstance(built.needs, ReplayNeeds):
         capacity = built.needs.capacity
@@ -204,6 +208,8 @@ def make_plan(
             prioritized=built.needs.prioritized is not None,
         )
     source = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
+    if isinstance(built.needs, RolloutNeeds):
+        source += _whole_rollouts(built.needs.horizon * run.num_envs, run.clock().total)
     if tree is not None:
         source = f"{len(tree.parent):,} histories, {tree.num_infosets:,} information sets"
     path = getattr(run, "data", None)
@@ -226,6 +232,14 @@ def make_plan(
         replay_bytes=size,
         fitted=_differences(config, plain),
     )
+
+
+def _whole_rollouts(size: int, budget: int) -> str:
+    """Return a note where whole rollouts take much more than the budget."""
+    taken = -(-budget // size) * size
+    if taken <= 1.1 * budget:
+        return ""
+    return f", in whole rollouts of {size:,} env_steps: {taken:,} in all"
 
 
 def _updates(algorithm: Algorithm, device: torch.device) -> str:

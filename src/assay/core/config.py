@@ -192,7 +192,14 @@ def parse_assignments(items: list[str]) -> dict[str, Any]:
         key, equals, text = item.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"'{item}' is not a setting.", "Write settings as key=value.")
-        values[key.strip()] = _scalar(text.strip())
+        try:
+            values[key.strip()] = _scalar(text.strip())
+        except yaml.YAMLError as error:
+            reason = getattr(error, "problem", None) or "it cannot be read"
+            raise ConfigError(
+                f"'{item}' is not a list or a mapping: {reason}.",
+                "Close every bracket, as in key=[{a: 1}, b], and put quotes around it in a shell.",
+            ) from None
     return values
 
 
@@ -205,6 +212,9 @@ def _scalar(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
+        # What begins with a bracket may be a command: {python} train.py --seed {seed}.
+        if text[:1] in ("[", "{") and any(text.count(a) != text.count(b) for a, b in ("[]", "{}")):
+            raise
         return text
 
 

@@ -48,6 +48,8 @@ TRAITS = {
     "team": "it needs one reward for all agents",
     "vectors": "observations must be one vector of floats",
 }
+# Of these, whoever has them takes environments of one kind alone: mazes, games with known rules.
+PARTICULAR = frozenset({"designs", "rivals", "rules"})
 ENTRY_POINTS = "assay.algorithms"
 HELPERS = frozenset({"base", "settings"})  # what algorithms are written with
 _EXPERTS: dict[Loop, Expert] = {"on_policy": "episodes", "off_policy": "policy"}
@@ -129,6 +131,12 @@ def names() -> list[str]:
     """Return the name of every algorithm, built-in and third-party, that is installed now."""
     _third_party.cache_clear()
     return sorted(_known())
+
+
+def general(agents: Agents) -> dict[str, tuple[str, ...]]:
+    """Return the algorithms that need no particular kind of environment, with their actions."""
+    specs = (spec_of(name) for name in names())
+    return {s.name: s.actions for s in specs if s.agents == agents and not PARTICULAR & {*s.traits}}
 
 
 def _known() -> frozenset[str]:

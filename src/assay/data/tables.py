@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ NEXT, EPISODE = "next_obs", "episode"
 _REQUIRED = ("action", "reward", "terminated")
 _WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 _EMPTY = ("", None)
+_SEPARATORS = (",", ";", "\t")  # of a CSV file, by its first line
 
 Row = Mapping[str, Any]
 Numbers = Mapping[str, Mapping[str, int]]  # of words, by column
@@ -76,7 +78,8 @@ def build(
     if spoken and env is None and actions is None:
         actions = gym.spaces.Discrete(len(spoken))
     spaces = _spaces(sources, columns, env, actions, numbers)
-    reader = _Reader(columns, spaces, numbers)
+    # An environment may clip what lies outside; bounds that were given are meant.
+    reader = _Reader(columns, spaces, numbers, bounded=env is None)
     episodes = (one for source in sources for one in reader.episodes(Path(source)))
     metadata: dict[str, Any] = {"built_from": [str(source) for source in sources]}
     if isinstance(env, str):
@@ -90,6 +93,11 @@ def build(
 
 
 def _check_map(columns: Mapping[str, Sequence[str]]) -> None:
+    known = (OBS, NEXT, EPISODE, "truncated", *_REQUIRED)
+    for name in columns:
+        if name.split("/")[0] not in (OBS, NEXT) and name not in known and EXTRA not in name:
+            hint = nearest(name, [*known, f"{EXTRA}NAME"])
+            raise ConfigError(f"The map of columns has the unknown field '{name}'.", hint)
     missing = [name for name in _REQUIRED if not columns.get(name)]
     if not any(name.split("/")[0] == OBS for name in columns):
         missing.insert(0, OBS)
@@ -98,11 +106,6 @@ def _check_map(columns: Mapping[str, Sequence[str]]) -> None:
             f"The map of columns lacks {', '.join(missing)}.",
             f"Say which columns they are, such as {missing[0]}=COLUMN.",
         )
-    known = (OBS, NEXT, EPISODE, "truncated", *_REQUIRED)
-    for name in columns:
-        if name.split("/")[0] not in (OBS, NEXT) and name not in known and EXTRA not in name:
-            hint = nearest(name, [*known, f"{EXTRA}NAME"])
-            raise ConfigError(f"The map of columns has the unknown field '{name}'.", hint)
     parts = {name.removeprefix("next_") for name in columns if name.split("/")[0] == NEXT}
     if parts and parts != {name for name in columns if name.split("/")[0] == OBS}:
         raise ConfigError(
@@ -182,16 +185,34 @@ def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
         failure = run_error(error, f"read '{path}'")
         raise DataError(failure.message, failure.fix) from None
     except UnicodeDecodeError as error:
-        raise DataError(f"'{path}' is not a text in UTF-8: {error.reason}.") from None
+        raise DataError(
+            f"'{path}' is not a text in UTF-8: {error.reason}.", "Save it again as UTF-8."
+        ) from None
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
     with open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        if not reader.fieldnames:
+        header = file.readline()
+        separator = next((sign for sign in _SEPARATORS if sign in header), ",")
+        reader = csv.DictReader(chain([header], file), delimiter=separator)
+        names = reader.fieldnames
+        if not names:
             raise DataError(f"'{path}' is empty: it has no line with the columns' names.")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise DataError(
+                f"'{path}' has the column '{twice[0]}' more than once.", "Give each its own name."
+            )
         try:
             for row in reader:
+                missing = sum(row[name] is None for name in names)
+                surplus = len(row.get(None, ()))
+                if missing or surplus:
+                    raise DataError(
+                        f"Line {reader.line_num} of '{path}' has {len(names) - missing + surplus} "
+                        f"cells; expected {len(names)}.",
+                        "Complete the line, or leave it out; the file may have been cut off.",
+                    )
                 yield reader.line_num, row
         except csv.Error as error:
             raise DataError(f"Line {reader.line_num} of '{path}' is not CSV: {error}.") from None
@@ -248,8 +269,10 @@ class _Reader:
         columns: Mapping[str, Sequence[str]],
         spaces: tuple[gym.Space[Any], gym.Space[Any]],
         numbers: Numbers,
+        bounded: bool,
     ) -> None:
         self._columns, self._numbers = columns, numbers
+        self._action, self._bounded = spaces[1], bounded
         self._obs = [name for name in columns if name.split("/")[0] == OBS]
         self._next = [name for name in columns if name.split("/")[0] == NEXT]
         self._episode = columns.get(EPISODE, ())
@@ -274,19 +297,31 @@ class _Reader:
 
     def episodes(self, path: Path) -> Iterator[Episode]:
         """Yield the episodes of a log."""
-        steps, current = _Steps(), None
+        steps, current, begun = _Steps(), None, set()
+        over = ""  # where the action was empty, which ends an episode
         for number, row in rows_of(path):
             where = f"line {number} of '{path}'"
-            key = tuple(_cell(row, name, where) for name in self._episode)
-            if steps.fields and key != current:
+            key = self._key(row, where)
+            if key != current:
                 yield from self._finished(steps)
-                steps = _Steps()
+                steps, over = _Steps(), ""
+                if self._episode and key in begun:
+                    raise DataError(
+                        f"The episode {_shown(key)} goes on in {where}, after rows of others.",
+                        "Sort the log, so that the rows of an episode follow each other in time.",
+                    )
+                begun.add(key)
+            elif over and self._episode:
+                raise DataError(
+                    f"The action in {over} is empty, but its episode {_shown(key)} goes on.",
+                    "Fill the cell, or leave the row out.",
+                )
             current = key
             values = {name: self._value(row, name, where) for name in self._obs}
             if all(_cell(row, name, where) in _EMPTY for name in self._columns["action"]):
                 steps.last = values
                 yield from self._finished(steps)
-                steps = _Steps()
+                steps, over = _Steps(), where
                 continue
             values |= {name: self._value(row, name, where) for name in self._others}
             steps.add(values)
@@ -299,8 +334,29 @@ class _Reader:
                 steps = _Steps()
         yield from self._finished(steps)
 
+    def _key(self, row: Row, where: str) -> tuple[Any, ...]:
+        """Return what names the episode of a row."""
+        key = {name: _cell(row, name, where) for name in self._episode}
+        for name, part in key.items():
+            if part in _EMPTY:
+                raise DataError(
+                    f"The column '{name}' in {where} is empty; expected the name of an episode.",
+                    "Fill the cell, or leave the row out.",
+                )
+        return tuple(key.values())
+
     def _value(self, row: Row, name: str, where: str) -> Array:
-        values = numbers_of(row, self._columns[name], where, self._numbers)
+        columns = self._columns[name]
+        flags = name in ("reward", "terminated", "truncated")
+        spoken = not flags or any(column in self._numbers for column in columns)
+        values = numbers_of(row, columns, where, self._numbers if spoken else None)
+        if not np.isfinite(values).all():
+            raise DataError(
+                f"'{name}' in {where} is {values}; expected finite numbers.",
+                "Correct the cell, or leave the row out.",
+            )
+        if name == "action":
+            self._refuse_outside(values, where)
         if name in ("terminated", "truncated") and any(v not in (0.0, 1.0) for v in values):
             raise DataError(
                 f"'{name}' in {where} is {values[0]:g}; expected true or false, or 1 or 0.",
@@ -313,6 +369,23 @@ class _Reader:
                 "Map as many columns as the space has components.",
             )
         return np.array(values).reshape(shape)
+
+    def _refuse_outside(self, values: list[float], where: str) -> None:
+        """Refuse choices that there are not, and numbers outside of bounds that were given."""
+        space, found = self._action, np.array(values, np.float32)
+        inside = True
+        if isinstance(space, gym.spaces.Discrete):
+            inside = bool(
+                (found % 1 == 0).all() and space.start <= found[0] < space.start + space.n
+            )
+        elif self._bounded and isinstance(space, gym.spaces.Box) and found.size == space.low.size:
+            inside = bool(((found >= space.low.ravel()) & (found <= space.high.ravel())).all())
+        if not inside:
+            raise DataError(
+                f"The action in {where} is {', '.join(f'{value:g}' for value in values)}; it is "
+                f"not in {space}.",
+                "Correct the cell, or the action space.",
+            )
 
     def _finished(self, steps: _Steps) -> Iterator[Episode]:
         """Yield the episode, if it has a step whose next observation is known."""
@@ -342,6 +415,10 @@ class _Reader:
             truncated,
             {n.removeprefix(EXTRA): v[:count] for n, v in found.items() if n.startswith(EXTRA)},
         )
+
+
+def _shown(key: tuple[Any, ...]) -> str:
+    return ", ".join(repr(str(part)) for part in key)
 
 
 def _typed(actions: Array) -> Array:
@@ -398,6 +475,6 @@ def _flatten(cell: Any, name: str, where: str, words: Numbers | None, found: lis
         raise DataError(
             f"The column '{name}' in {where} has {shown}; expected a number.",
             "Correct the cell, or leave the row out."
-            if words is None
+            if words is None or cell in _EMPTY
             else f"Correct the cell, or name the words of the column: --words {name}=WORD,WORD.",
         ) from None

@@ -12,7 +12,7 @@ import yaml
 
 from assay.core.config import Model
 from assay.core.errors import nearest
-from assay.design.problem import Problem
+from assay.design.problem import PATTERNS, Problem
 from assay.design.rules import DesignError
 from assay.runs.files import run_error, write_atomic
 
@@ -39,7 +39,7 @@ def read_document(path: Path) -> Document:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise DesignError(
-            f"There is no file '{path}'.", f"Begin one: assay design new {path}"
+            f"There is no file '{path}'.", f"Begin one: assay design new --file {path}"
         ) from None
     except UnicodeDecodeError as error:
         raise DesignError(f"'{path}' is not UTF-8 text: {error}.") from None
@@ -48,8 +48,10 @@ def read_document(path: Path) -> Document:
     return Document(path, text, parse_text(text, str(path)))
 
 
-def parse_text(text: str, name: str) -> Problem:
-    """Return the problem that a text describes; `name` is what messages call it.
+def parse_text(text: str, name: str = "") -> Problem:
+    """Return the problem that a text describes.
+
+    `name` is what messages call the file; without one, they name the fields alone.
 
     Raises:
         DesignError: As of `read_document`.
@@ -103,16 +105,27 @@ def _explain(errors: Sequence[Any], root: yaml.Node | None, name: str) -> str:
         if item["type"] == "extra_forbidden":
             said = f"'{key}' is unknown. {nearest(str(place[-1]), _siblings(place))}"
         else:
-            reason = str(item["msg"]).removeprefix("Value error, ")
+            reason = _reason(item)
             given = item["input"]
             value = "" if isinstance(given, (Mapping, list)) else f" is {given!r}"
             said = f"{key}{value}: {reason[0].lower()}{reason[1:]}"
-        mark = node.start_mark if node is not None else None
+        mark = node.start_mark if node is not None and name else None
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         if place in lines:  # the members of a union, each with its own complaint
             continue
-        lines[place] = where + said
-    return f"'{name}' is not a problem that can be read: " + "; ".join(lines.values()) + "."
+        lines[place] = where + said.rstrip(".")
+    told = "; ".join(lines.values())
+    told += "" if told.endswith("?") else "."
+    return f"'{name}' is not a problem that can be read: {told}" if name else told
+
+
+def _reason(item: Any) -> str:
+    """Return why a value is wrong, in words of the file and not of Python."""
+    if item["type"] in ("model_type", "dict_type"):
+        return "fields are expected below it, each `name: value`"
+    if item["type"] == "string_pattern_mismatch":
+        return PATTERNS[item["ctx"]["pattern"]]
+    return str(item["msg"]).removeprefix("Value error, ")
 
 
 def _follow(root: yaml.Node | None, loc: Sequence[str | int]) -> tuple[Place, yaml.Node | None]:
@@ -180,7 +193,7 @@ def assign(document: Document, fields: Mapping[str, Any]) -> Document:
     text = document.text
     for name, value in fields.items():
         text = _set(text, _parts(name), value, name)
-    made = Document(document.path, text, parse_text(text, str(document.path)))
+    made = Document(document.path, text, parse_text(text))
     write_text(document.path, text)
     return made
 

@@ -11,7 +11,14 @@ from pydantic import Field, StringConstraints
 
 from assay.core.config import Model
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,39}$")]
+_NAME, _TITLE = r"^[A-Za-z][A-Za-z0-9_]{0,39}$", r"^[a-z][a-z0-9_]{1,39}$"
+_DEVICE = r"^(cpu|cuda(:\d+)?)$"
+PATTERNS = {  # in words, for messages
+    _NAME: "letters, digits and '_' are expected, at most 40, and a letter first",
+    _TITLE: "lower-case letters, digits and '_' are expected, 2 to 40, and a letter first",
+    _DEVICE: "cpu, cuda or cuda:N is expected",
+}
+Name = Annotated[str, StringConstraints(pattern=_NAME)]
 Bound = float | tuple[float, ...] | None
 Observability = Literal["full", "partial"]
 
@@ -261,7 +268,7 @@ class Demonstrations(Model):
     )
 
 
-Device = Annotated[str, StringConstraints(pattern=r"^(cpu|cuda(:\d+)?)$")]
+Device = Annotated[str, StringConstraints(pattern=_DEVICE)]
 
 
 class Rollout(Model):
@@ -346,7 +353,7 @@ class Problem(Model):
     """A problem to be learned."""
 
     schema_version: Literal[1] = Field(1, description="Version of this file's schema.")
-    name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{1,39}$")] = Field(
+    name: Annotated[str, StringConstraints(pattern=_TITLE)] = Field(
         "problem", description="Lower-case letters, digits and '_'."
     )
     description: str = Field("", description="What a solved problem looks like.")

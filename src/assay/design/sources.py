@@ -261,11 +261,11 @@ def interview(ask: Ask, say: Callable[[str], None]) -> Values:
         if condition is not None and answers.get(condition[0]) not in condition[1]:
             continue
         while text := ask(question).strip():
-            value = parse_assignments([f"{field}={text}"])[field]
             try:
-                parse_text(render(from_answers({**answers, field: value})), "the answers")
-            except DesignError as error:
-                say(error.message.partition(": ")[2])
+                value = parse_assignments([f"{field}={text}"])[field]
+                parse_text(render(from_answers({**answers, field: value})))
+            except AssayError as error:
+                say(error.message)
                 continue
             answers[field] = value
             break
@@ -302,7 +302,7 @@ def written(values: Mapping[str, Any]) -> str:
     Raises:
         DesignError: A field or value is not one of a problem, or answers contradict each other.
     """
-    refuse_contradictions(parse_text(render(values), "the answers"))
+    refuse_contradictions(parse_text(render(values)))
     lines = [
         "# A problem to be learned. What is left out is not decided.",
         "# assay design check | choose | blueprint; fields: assay design schema",

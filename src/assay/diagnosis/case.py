@@ -28,6 +28,7 @@ _STEADY_GAIN = 0.05  # likewise, for evaluations that rise most of the time
 _STEADY = 0.7  # rank correlation with time
 _WINDOW = 100  # episodes in the mean that is logged; the first ones to end are short ones
 _LEAST_RETURNS = 5  # log lines, to say how returns went
+FEW_TO_JUDGE = 8  # points of the longest curve: nothing found in fewer says little
 FEW_POINTS = 3  # of a metric of updates, each the mean of many
 
 
@@ -109,7 +110,7 @@ class Case:
     kind: str
     series: dict[str, Series]
     columns: dict[str, str] = field(default_factory=dict)
-    unit: Unit = "env_steps"
+    unit: Unit | Literal["rows"] = "env_steps"
     count: int = 0
     total: int | None = None
     updates: int | None = None

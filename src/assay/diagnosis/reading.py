@@ -60,6 +60,7 @@ _STEPS = (
     r"total_steps", r"num_env_steps.*", r"frames?", r"iterations?", r"epochs?",
 )  # fmt: skip
 _UPDATES = (r"train_n_updates", r"n_updates", r"updates")
+_ROWS = ("csv", "json", "jsonl")  # formats that count rows
 _NEGATED = r"(.*_)?entropy_loss"  # Stable-Baselines3 logs what it minimises
 
 
@@ -149,6 +150,13 @@ def _foreign(path: Path, kind: str, raw: dict[str, Any], given: dict[str, str]) 
             f"diagnosed. It has: {listed}.",
             "Say which is which: --column rollout/return_mean=COLUMN",
         )
+    judged = set(columns.values()) | {name for name in raw if "loss" in name.lower()}
+    named = judged - {columns.get("env_steps"), columns.get("updates")}
+    if not any(np.isfinite(raw[name][1]).any() for name in named):
+        raise RunError(
+            f"No column of '{path}' that is diagnosed holds a number: {', '.join(sorted(named))}.",
+            "Name one that does: --column rollout/return_mean=COLUMN",
+        )
     steps = columns.get("env_steps")
     series: dict[str, Series] = {}
     for name, (counts, values) in raw.items():
@@ -164,6 +172,7 @@ def _foreign(path: Path, kind: str, raw: dict[str, Any], given: dict[str, str]) 
         series,
         columns,
         count=last,
+        unit="rows" if steps is None and kind in _ROWS else "env_steps",
         updates=None if updates is None else int(np.nanmax(updates[1])),
     )
 
@@ -200,7 +209,7 @@ def _sign(name: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _stepped(counts: np.ndarray[Any, Any], steps: Any, kind: str) -> np.ndarray[Any, Any]:
     """Return the counts of a column: its row numbers become steps where there is such a column."""
-    if steps is None or kind not in ("csv", "json", "jsonl"):
+    if steps is None or kind not in _ROWS:
         return counts.astype(np.int64)
     rows = np.interp(counts, steps[0], np.nan_to_num(steps[1]))
     return rows.astype(np.int64)

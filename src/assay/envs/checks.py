@@ -242,7 +242,7 @@ def _look(mapped: ObservationMap, trace: _Trace, obs: Any, info: Any) -> None:
             trace.largest = max(trace.largest or 0.0, float(np.abs(array).max(initial=0.0)))
         raw = np.asarray(leaf.read(obs))
         if trace.outside is None and not leaf.source.contains(_as_declared(raw, leaf.source)):
-            trace.outside = f"{label} is {np.array2string(raw, threshold=20)}, not in {leaf.source}"
+            trace.outside = _left(label, raw, leaf.source)
 
 
 def _as_declared(raw: np.ndarray[Any, Any], space: gym.Space[Any]) -> Any:
@@ -272,6 +272,18 @@ def _observations(trace: _Trace) -> CheckResult:
     if not trace.infos_ok:
         return CheckResult("observations", False, "info is not a dict", "Return a dict as info.")
     return CheckResult("observations", True, "shapes and dtypes are those that the space declares")
+
+
+def _left(label: str, raw: Any, space: gym.Space[Any]) -> str:
+    """Return which number left its bounds, or the whole where it is another shape."""
+    if isinstance(space, gym.spaces.Box) and np.shape(raw) == space.shape:
+        bad = np.argwhere(~((raw >= space.low) & (raw <= space.high)))
+        if len(bad):
+            at = tuple(int(i) for i in bad[0])
+            bounds = f"[{space.low[at]:g}, {space.high[at]:g}]"
+            place = f" at {list(at)}" if at else ""
+            return f"{label} has {raw[at].item()!r}{place}, outside of {bounds}"
+    return f"{label} is {np.array2string(raw, threshold=20)}, not in {space}"
 
 
 def _range(trace: _Trace) -> CheckResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,7 @@ BackendName = Literal["auto", "native", "vector", "sync", "processes"]
 EnvLike = (
     str | gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any] | Callable[..., gym.Env[Any, Any]]
 )
+_VERSION = re.compile(r"-v\d+$")
 _BACKENDS = ("auto", "native", "vector", "sync", "processes")
 
 # Where an environment's code lives -> (the package that it needs, the extra that brings it).
@@ -255,15 +257,18 @@ def find_spec(env_id: str) -> EnvSpec:
     spec = gym.registry.get(name)
     if spec is not None:
         return spec
-    close = difflib.get_close_matches(name, gym.registry, n=1, cutoff=0.6)
-    lower = {known.lower(): known for known in gym.registry}
-    close = close or [lower[m] for m in difflib.get_close_matches(name.lower(), lower, n=1)]
-    raise EnvError(
-        f"No environment is registered as '{name}'.",
-        f"Did you mean '{close[0]}'?"
-        if close
-        else "Name the module that registers it, as in 'my_package.envs:Maze-v0'.",
-    )
+    # Versions look alike in all ids.
+    plain = {_VERSION.sub("", known).lower(): known for known in gym.registry}
+    close = difflib.get_close_matches(_VERSION.sub("", name).lower(), plain, n=1, cutoff=0.75)
+    if close:
+        advice = f"Did you mean '{plain[close[0]]}'?"
+    elif module:
+        own = [k for k, s in gym.registry.items() if str(s.entry_point).startswith(module)]
+        listed = f"it registers {', '.join(own[:12])}" if own else "it registers none"
+        advice = f"The module '{module}' was imported; {listed}."
+    else:
+        advice = f"Name the module that registers it, as in 'my_package.envs:{name}'."
+    raise EnvError(f"No environment is registered as '{name}'.", advice)
 
 
 def _import(module: str, env_id: str) -> Any:

@@ -300,7 +300,8 @@ class Processes:
 
     def _joined(self, names: list[str] | None) -> dict[str, NDArray[np.float64]]:
         parts = self._call("parameters", names)
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        shared = [name for name in parts[0] if all(name in part for part in parts)]
+        return {name: np.concatenate([part[name] for part in parts]) for name in shared}
 
     def set_parameters(
         self, values: Mapping[str, NDArray[np.float64]], later: bool = False

@@ -248,7 +248,12 @@ class Group:
     def parameters(self, names: list[str] | None) -> dict[str, NDArray[np.float64]]:
         """Return parameters of every environment, [n] each; by default all."""
         found = [read_parameters(env, names) for env in self.envs]
-        return {name: np.array([one[name] for one in found]) for name in found[0]}
+        # One that was not reset yet may lack what a reset sets.
+        return {
+            name: np.array([one[name] for one in found])
+            for name in found[0]
+            if all(name in one for one in found)
+        }
 
     def set_parameters(self, values: Mapping[str, NDArray[np.float64]], later: bool) -> None:
         """Set parameters, [n] each, now or (`later`) when an environment is next reset."""

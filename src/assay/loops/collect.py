@@ -99,8 +99,8 @@ def no_scores(algorithm: str) -> ConfigError:
     )
 
 
-def set_levels(env: Any, levels: Mapping[str, np.ndarray], algorithm: str) -> None:
-    """Let environments have the levels that an algorithm designed.
+def refuse_levels(env: Any, levels: Mapping[str, np.ndarray], algorithm: str) -> None:
+    """Refuse levels that an algorithm designs for environments that cannot have them.
 
     Raises:
         ConfigError: Something else draws parameters of them.
@@ -118,7 +118,6 @@ def set_levels(env: Any, levels: Mapping[str, np.ndarray], algorithm: str) -> No
             "not have.",
             "Train on assay/Maze-v0; size=13 of the algorithm needs env_kwargs={size: 13}.",
         )
-    set_parameters(env, levels)
 
 
 class Collector:
@@ -158,7 +157,8 @@ class Collector:
         """Fill a rollout with `length` steps of every environment, and return what was seen."""
         levels = self.algorithm.design()
         if levels is not None:
-            set_levels(self.env, levels, self.algorithm.spec.name)
+            refuse_levels(self.env, levels, self.algorithm.spec.name)
+            set_parameters(self.env, levels)
             self.start()
         step, act, outcomes = self.env.step, self.algorithm.act, self.outcomes
         rollout.reset(self.carry)
