@@ -74,6 +74,13 @@ def test_they_depend_on_the_actions() -> None:
     assert box["num_envs"] * box["horizon"] == choice["num_envs"] * choice["horizon"] == 2048
 
 
+def test_a2c_moves_from_the_first_update_where_actions_are_a_box() -> None:
+    """Its RMSprop starts from a mean square of one, and gradients of scaled rewards are small."""
+    box, choice = (values(fit("a2c", action=action)[0]) for action in (BOX, CHOICE))
+    assert (box["optimizer"], choice["optimizer"]) == ("adam", "rmsprop")
+    assert values(fit("a2c", action=BOX, optimizer="rmsprop")[0])["optimizer"] == "rmsprop"
+
+
 def test_they_depend_on_the_observation() -> None:
     vector, image = (values(fit("dqn", observation)[0]) for observation in (VECTOR, IMAGE))
     assert vector["double"] and vector["tau"] < 1
