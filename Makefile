@@ -78,6 +78,7 @@ bench: $(BENCH_STAMP) cpp ## Measure speed side by side with the peers, in .venv
 	$(BENCH_BIN)/python benchmarks/world_speed.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/teams.py speed $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/priorities.py $(if $(ARGS),--quick,--store)
+	$(BENCH_BIN)/python benchmarks/wrappers.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/server.py $(if $(ARGS),--quick,--store)
 
 defaults: $(BENCH_STAMP) ## Measure defaults against the peers' defaults; goes on where it was (hours)
