@@ -27,7 +27,7 @@ else
     echo "$packages" >"$folder/.installed"
   else
     said=$(printf '%s\n' "$said" | sed -n 's/^npm \(error\|ERR!\) //p')
-    reason="npm failed: $(printf '%s\n' "$said" | grep -v '^code ' | head -1)"
+    reason="npm failed: $(printf '%s\n' "$said" | grep -Ev '^(code|syscall|errno) ' | head -1)"
   fi
 fi
 [ -z "$reason" ] ||

@@ -42,6 +42,7 @@ NPM = """#!/bin/sh
 echo "npm $*" >>calls
 [ -z "${INSTALL_FAILS:-}" ] || {
   echo "npm error code EAI_AGAIN" >&2
+  echo "npm error syscall getaddrinfo" >&2
   echo "npm error the registry cannot be reached" >&2
   exit 1
 }
