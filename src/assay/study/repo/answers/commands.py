@@ -101,8 +101,13 @@ def _weighed(
         said = ("", *answer.value["documented"].split())
         own = [(p.verb in said, worth) for worth, p, _ in weighed if p.target == target]
         worth = max(worth for fits, worth in own if fits == max(own)[0])
-        verbs = set(repo.facts[target].subcommands)
-        lacking = bool(verbs) and not verbs & set(said)  # it does nothing without one
+        # Beside a documented call with a verb, one without it is only the program's name.
+        verbs = {
+            p.verb
+            for _, p, found in weighed
+            if p.target == target and p.commands and can_train(found)
+        } - {""}
+        lacking = bool(verbs) and not verbs & set(said)
         ranked.append((_LAST * lacking - worth + _TRUST * weight, place, target, answer))
     best = min([0.0, *(weight for weight, *_ in ranked)])
     for worth, program, found in sorted(weighed, key=lambda item: -item[0]):
