@@ -33,13 +33,15 @@ def test_what_a_document_runs_and_reaches_learning_trains(tmp_path: Path) -> Non
 
 
 def test_an_evaluation_is_not_offered_as_training(tmp_path: Path) -> None:
-    put(tmp_path, pkg__core_dot_py=LEARNS, evaluate_dot_py=STARTS)
-    put(tmp_path, README_dot_md="```\npython evaluate.py\n```\n")
-    assert first(audit(tmp_path).train) == "none"
+    adapts = LEARNS + "\nif __name__ == '__main__':\n    fit(env)\n    evaluate_policy(env)\n"
+    put(tmp_path, evaluate_dot_py=adapts)
+    found = audit(tmp_path)
+    assert first(found.train) == "none"
+    assert first(found.evaluate).startswith("{python} evaluate.py")
 
 
-def test_more_signs_come_before_a_deep_directory(tmp_path: Path) -> None:
-    put(tmp_path, a__tutorials__model__one_dot_py=TRAIN, baselines__reaching__ppo_dot_py=TRAIN)
+def test_more_signs_come_before_a_place_further_up(tmp_path: Path) -> None:
+    put(tmp_path, a__one_dot_py=TRAIN, baselines__reaching__ppo_dot_py=TRAIN)
     assert first(audit(tmp_path).train) == "{python} baselines/reaching/ppo.py"
 
 
