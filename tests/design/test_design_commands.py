@@ -87,6 +87,7 @@ class TestNew:
             (["action.kind=discrete", "action.n=2", "action.low=-1"], "action.foreign_field"),
             (["mdp.horizon=100", "mdp.limit=50"], "mdp.limit_horizon"),
             (["mdp=3", "mdp.gamma=0.9"], "contradict"),
+            (["action.kind=box", "action.kind=discrete"], "'action.kind' is 'box' and"),
             (["actoin.kind=box"], "Did you mean 'action'"),
             (["action.kind=wobble"], "action.kind is 'wobble'"),
             (["--env", "CartPole-v1", "--interview"], "exclude each other"),
@@ -109,6 +110,23 @@ class TestNew:
         assert problem.mdp.simulator is not None and problem.mdp.simulator.steps_per_second
         # Its steps are cheap, so that what takes many of them is quicker.
         assert choose(problem)[0][0].spec.name == "ppo"
+
+    def test_the_first_step_does_not_count_for_the_speed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = [0.0]
+
+        class SlowStart(gym.Wrapper[Any, Any, Any, Any]):
+            steps = 0
+
+            def step(self, action: Any) -> Any:
+                clock[0] += 0.01 if self.steps else 2.0  # imports and compiles in the first
+                self.steps += 1
+                return super().step(action)
+
+        monkeypatch.setattr("assay.design.sources.make_env", lambda name: SlowStart(gym.make(name)))
+        monkeypatch.setattr("assay.design.sources.time.perf_counter", lambda: clock[0])
+        assert from_env("CartPole-v1")["mdp"]["simulator"]["steps_per_second"] == 100
 
     def test_from_an_environment_with_a_box_and_one_of_several_agents(self) -> None:
         box = Problem(**from_env("Pendulum-v1"))

@@ -44,10 +44,11 @@ def path(tmp_path: Path) -> Path:
     [
         ("state: [1, 2", "malformed in line 1, column 13"),
         ("name: a_b\nname: c_d", "line 2, column 1: the key 'name' is there twice"),
-        ("stat: {}", "line 1, column 7: 'stat' is unknown. Did you mean 'state'?"),
+        ("stat: {}", "line 1, column 1: 'stat' is unknown. Did you mean 'state'?"),
+        ("mdp: {}\nrewards:\n  terms: []", "line 2, column 1: 'rewards' is unknown"),
         (
             "state:\n  entries:\n    - name: x\n      unti: m",
-            r"line 4, column 13: 'state.entries.0.unti' is unknown. Did you mean 'unit'\?",
+            r"line 4, column 7: 'state.entries.0.unti' is unknown. Did you mean 'unit'\?",
         ),
         ("mdp: {gamma: 1.5}", "line 1, column 14: mdp.gamma is 1.5: input should be less than"),
         ("action: {kind: boxes}", "line 1, column 16: action.kind is 'boxes'"),

@@ -49,7 +49,6 @@ def new(
     Answers on the command line win over what the others say. Nothing that exists is overwritten,
     and answers that contradict each other are refused.
     """
-    from assay.core.config import parse_assignments
     from assay.design import sources
     from assay.design.documents import write_text
     from assay.design.rules import DesignError
@@ -74,7 +73,7 @@ def new(
         values = sources.from_answers(read_yaml(answer_file))
     elif interview:
         values = sources.interview(_ask, output.note)
-    given = sources.from_answers(parse_assignments(answers or []))
+    given = sources.from_assignments(answers or [])
     write_text(file, sources.written(sources.merged(values, given)))
     output.say(f"Problem: {file}")
     output.note("Next: assay design check" + ("" if file == FILE else f" --file {file}"))

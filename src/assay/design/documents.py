@@ -104,6 +104,7 @@ def _explain(errors: Sequence[Any], root: yaml.Node | None, name: str) -> str:
         key = ".".join(map(str, place)) or "the file"
         if item["type"] == "extra_forbidden":
             said = f"'{key}' is unknown. {nearest(str(place[-1]), _siblings(place))}"
+            node = _key(_follow(root, place[:-1])[1], place[-1])
         else:
             reason = _reason(item)
             given = item["input"]
@@ -152,6 +153,12 @@ def _child(node: yaml.Node | None, part: str | int) -> yaml.Node | None:
         found: yaml.Node | None = next((v for k, v in node.value if k.value == str(part)), None)
         return found
     return None
+
+
+def _key(node: yaml.Node | None, part: str | int) -> yaml.Node | None:
+    """Return the node of a key itself, which may stand on the line before its value."""
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return next((key for key, _ in pairs if key.value == str(part)), None)
 
 
 def _is_field(place: Sequence[str | int], part: str | int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -25,6 +25,25 @@ from assay.runs.directory import RunDirectory
 Values = dict[str, Any]
 _WATCHED = 0.2  # seconds in which steps of an environment are counted
 _KINDS = {"on_policy": "rollout", "off_policy": "replay", "offline": "dataset"}
+
+
+def from_assignments(items: Iterable[str]) -> Values:
+    """Return the values of a problem from answers as they are typed, such as `action.kind=box`.
+
+    Raises:
+        DesignError: A field is answered twice, and not alike.
+    """
+    answers: Values = {}
+    for item in items:
+        for name, value in parse_assignments([item]).items():
+            if name in answers and answers[name] != value:
+                raise DesignError(
+                    f"The answers contradict each other: '{name}' is {answers[name]!r} and "
+                    f"{value!r}.",
+                    "Answer it once.",
+                )
+            answers[name] = value
+    return from_answers(answers)
 
 
 def from_answers(answers: Mapping[str, Any]) -> Values:
@@ -102,8 +121,11 @@ def _raw(env_id: str, canonical: Any) -> tuple[Any, float | None]:
 
 def _speed(env: gym.Env[Any, Any]) -> float | None:
     """Return about how many random steps it takes per second; None where it refuses them."""
-    steps, over, began = 0, True, time.perf_counter()
+    steps, over = 0, True
     try:
+        env.reset(seed=0)
+        env.step(env.action_space.sample())  # the first may import and compile: not counted
+        began = time.perf_counter()
         while time.perf_counter() - began < _WATCHED:
             if over:
                 env.reset(seed=steps)
