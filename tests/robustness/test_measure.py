@@ -67,8 +67,11 @@ def test_one_failing_cell_fails_all_and_is_the_worst() -> None:
 
 def test_a_run_that_is_worth_nothing_is_refused() -> None:
     check_worth("run", np.array([9.0, 10.0, 11.0]), 1.0)
-    with pytest.raises(ConfigError, match="has nothing to lose"):
+    with pytest.raises(ConfigError, match=r"random actions 10.*: it has nothing to lose"):
+        check_worth("run", np.array([9.0, 10.0, 11.0]), np.array([9.0, 11.0]))
+    with pytest.raises(ConfigError, match=r"floor is 10.*: it has nothing to lose") as caught:
         check_worth("run", np.array([9.0, 10.0, 11.0]), 10.0)
+    assert "lower --floor" in str(caught.value.args)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from assay import __version__
 from assay.cli.app import app
 from assay.skills import checks, folders, install
 from assay.skills.errors import SkillsError
@@ -224,6 +225,13 @@ class TestIndex:
         assert with_block(added, None, Path("A")) == mine
         assert with_block(with_block("", self.NEW, Path("A")), None, Path("A")) == ""
 
+    def test_mixed_line_endings_have_one_block(self) -> None:
+        text = f"# Mine\r\n\r\n{HEADER}\nold\n{FOOTER}\nafter\n"
+        after = with_block(text, self.NEW, Path("A"))
+        assert after == f"# Mine\r\n\r\n{HEADER}\r\nnew\r\n{FOOTER}\r\nafter\n"
+        assert with_block(after, self.NEW, Path("A")) == after
+        assert with_block(after, None, Path("A")) == "# Mine\r\nafter\n"
+
     @pytest.mark.parametrize(
         "lines", [[HEADER], [FOOTER], [FOOTER, HEADER], [HEADER, FOOTER, HEADER, FOOTER]]
     )
@@ -269,12 +277,40 @@ class TestBadInput:
         assert "is not a folder" in self.refused(project)
 
     @pytest.mark.parametrize(
-        ("text", "words"), [('{"schema": 9, "files": {}}', "knows 1"), ("{", "cannot be read")]
+        ("text", "words"),
+        [
+            ('{"schema": 9, "files": {}}', "knows 1"),
+            ("{", "cannot be read"),
+            ('{"schema": 1, "files": {}, "skills": 7}', "cannot be read"),
+            ('{"schema": 1, "files": {"a": 5}}', "cannot be read"),
+        ],
     )
     def test_manifests(self, project: Path, text: str, words: str) -> None:
         (project / ".claude").mkdir()
         (project / ".claude/assay-skills.json").write_text(text)
         assert words in self.refused(project)
+
+    @pytest.mark.parametrize(
+        "key", ["../victim", "notes.md", ".claude/skills/../../../victim", "/victim"]
+    )
+    def test_a_manifest_that_names_files_elsewhere(self, project: Path, key: str) -> None:
+        victims = (project.parent / "victim", project / "notes.md")
+        for victim in victims:
+            victim.write_text("mine")
+        key = f"{project.parent}{key}" if key.startswith("/") else key
+        files = {key: [install.digest(b"mine")]}
+        (project / ".claude").mkdir()
+        (project / ".claude/assay-skills.json").write_text(
+            json.dumps({"schema": 1, "version": "0.0.1", "skills": FEW, "files": files})
+        )
+        assert "is not in a folder of claude" in self.refused(project)
+        cli("uninstall", "--root", project, "--yes", code=2)
+        assert [victim.read_text() for victim in victims] == ["mine", "mine"]
+
+    def test_a_skill_that_is_not_installed(self, project: Path) -> None:
+        install.install(place("claude", "project", project), chosen(FEW))
+        said = cli("uninstall", "--root", project, "--skills", "rlxp-autolop", "--yes", code=2)
+        assert "Did you mean 'rlxp-autoloop'?" in said
 
     def test_half_a_marker_stops_all_hosts(self, project: Path) -> None:
         (project / "AGENTS.md").write_text(f"mine\n{HEADER}\n")
@@ -322,6 +358,36 @@ def test_doctor_says_what_another_version_left(project: Path) -> None:
     here.manifest.write_text(json.dumps(manifest))
     told = " ".join(f.detail for f in checks.doctor(project))
     assert "version 0.0.1 is installed" in told and "no longer in the library: rlxp-gone" in told
+
+
+def test_doctor_says_that_an_upgrade_was_interrupted(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = place("claude", "project", project)
+    install.install(here, chosen(FEW))
+    here.manifest.write_text(here.manifest.read_text().replace(f'"{__version__}"', '"0.0.1"'))
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(install, "_apply", die)
+        install.install(here, chosen(FEW))
+    assert "version 0.0.1 is installed" in " ".join(f.detail for f in checks.doctor(project))
+
+
+def test_doctor_reads_an_index_that_is_not_utf8(project: Path) -> None:
+    install.install(place("codex", "project", project), chosen(FEW))
+    with (project / "AGENTS.md").open("ab") as file:
+        file.write(b"\xff\xfe")
+    assert "AGENTS.md' cannot be read" in cli("doctor", "--root", project, code=1)
+
+
+def test_folders_that_were_made_go_with_the_skills(project: Path) -> None:
+    here = place("codex", "project", project, codex_folder=True)
+    install.install(here, chosen(FEW))
+    install.uninstall(place("codex", "project", project))  # without the option
+    assert list(project.iterdir()) == []
 
 
 def test_doctor_says_whether_codex_runs_the_hook(project: Path, home: Path) -> None:

@@ -447,3 +447,13 @@ def test_a_script_without_an_option_for_its_output(tmp_path: Path) -> None:
     made = open_study(root)
     kept = list((made.path / "runs/baseline-promotion-1/out").rglob("progress.csv"))
     assert len(kept) == 1 and "__1__" in kept[0].parent.name
+
+
+def test_a_metric_that_nobody_found_is_a_question(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    (root / "train.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--seed', type=int)\n"
+        "p.add_argument('--out')\np.parse_args()\n"
+    )
+    said = json.loads(study(root, "start", "train.py", "--task", "t", "--json"))
+    assert "metrics.primary.source" in [decision["field"] for decision in said["decide"]]

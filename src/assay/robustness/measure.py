@@ -212,10 +212,14 @@ def check_worth(run: str, nominal: Floats, floor: Floats | float) -> None:
     """
     worth = t_interval(nominal - float(np.mean(floor)), LEVEL)
     if worth.low <= 0 or math.isnan(worth.low):
+        drawn = isinstance(floor, np.ndarray)
+        zero = "random actions" if drawn else "the floor is"
+        other = "say what counts as nothing: --floor RETURN" if drawn else "give a lower --floor"
         raise ConfigError(
-            f"The run '{run}' returns {number(float(nominal.mean()))}, and random actions "
-            f"{number(float(np.mean(floor)))}: it has nothing to lose.",
-            "Train it longer, play more episodes, or say what counts as nothing: --floor RETURN.",
+            f"The run '{run}' returns {number(float(nominal.mean()))}, and {zero} "
+            f"{number(float(np.mean(floor)))}: it has nothing to lose, as far as "
+            f"{len(nominal)} episodes show.",
+            f"Train it longer, play more episodes, or {other}.",
         )
 
 

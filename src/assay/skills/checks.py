@@ -94,7 +94,11 @@ def _installed(here: Place) -> Iterable[Finding]:
             name, "broken" if gone else "note", f"{'missing' if gone else 'edited'}: {path}"
         )
     if here.index is not None:
-        text = here.index.read_text(encoding="utf-8") if here.index.exists() else ""
+        try:
+            text = here.index.read_text(encoding="utf-8") if here.index.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            yield Finding(name, "broken", f"'{here.index}' cannot be read: {error}")
+            return
         if HEADER not in text or FOOTER not in text:
             yield Finding(name, "broken", f"{here.index} does not list the skills")
 

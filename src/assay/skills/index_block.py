@@ -43,17 +43,17 @@ def with_block(text: str, wanted: str | None, path: Path, *, force: bool = False
         SkillsError: A marker is there without its partner, twice, or in the wrong order.
     """
     newline = "\r\n" if "\r\n" in text else "\n"
-    lines = text.split(newline)
+    lines = text.splitlines(keepends=True)  # each with its own ending: a file may mix them
     begins = [i for i, line in enumerate(lines) if line.strip() == HEADER]
     ends = [i for i, line in enumerate(lines) if line.strip() == FOOTER]
-    new = wanted.split("\n") if wanted is not None else []
+    new = [line + newline for line in wanted.split("\n")] if wanted is not None else []
     if len(begins) == len(ends) == 1 and begins[0] < ends[0]:
         start, stop = begins[0], ends[0] + 1
     elif not begins and not ends:
         if wanted is None:
             return text
         kept = text.rstrip("\r\n")
-        return newline.join([*([kept, ""] if kept else []), *new, ""])
+        return (kept + 2 * newline if kept else "") + "".join(new)
     elif force and len(begins) + len(ends) == 1:
         start = (begins or ends)[0]
         stop = start + 1
@@ -69,6 +69,8 @@ def with_block(text: str, wanted: str | None, path: Path, *, force: bool = False
     if wanted is None:
         while before and not before[-1].strip():
             before.pop()
-        rest = [*before, *after]
-        return newline.join(rest) if any(line.strip() for line in rest) else ""
-    return newline.join([*before, *new, *after])
+        rest = "".join([*before, *after])
+        return rest if rest.strip() else ""
+    if not lines[stop - 1].endswith(("\n", "\r")):
+        new[-1] = new[-1].rstrip("\r\n")
+    return "".join([*before, *new, *after])

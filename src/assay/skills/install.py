@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay import __version__
+from assay.core.errors import nearest
 from assay.runs.files import run_error, write_atomic
 from assay.skills.errors import SkillsError
 from assay.skills.folders import folder_files, recover, remove_folder, replace_folder
@@ -59,7 +60,8 @@ def read_manifest(place: Place) -> dict[str, Any]:
     """Return what is installed: `skills`, and `files` with the hashes that are ours.
 
     Raises:
-        SkillsError: It is malformed, or of a newer version of Assay.
+        SkillsError: It is malformed, of a newer version of Assay, or names a file that is not in a
+            folder of the host: a manifest in a project may come from a stranger.
     """
     empty: dict[str, Any] = {"schema": SCHEMA, "version": "", "skills": [], "files": {}}
     if not place.manifest.exists():
@@ -68,17 +70,38 @@ def read_manifest(place: Place) -> dict[str, Any]:
         found = json.loads(place.manifest.read_text(encoding="utf-8"))
         schema, files = found["schema"], found["files"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise SkillsError(
-            f"'{place.manifest}' cannot be read as a manifest of installed skills.",
-            "Remove it to install over what is there; files that differ are then kept.",
-        ) from None
+        raise _unreadable(place) from None
     if schema != SCHEMA or not isinstance(files, dict):
         raise SkillsError(
             f"'{place.manifest}' has schema {schema!r}, and this version of Assay "
             f"({__version__}) knows {SCHEMA}.",
             "Upgrade Assay, or uninstall with the version that wrote it.",
         )
-    return {**empty, **found}
+    found = {**empty, **found}
+    if not all(_are_words(words) for words in (found["skills"], *files.values())):
+        raise _unreadable(place)
+    folders = (*place.skills, place.agents.parent / "skills", place.agents)  # --codex-folder, too
+    known = [folder.resolve() for folder in folders]
+    for key in files:
+        parent = (place.base / key).parent.resolve()
+        if not any(folder in (parent, *parent.parents) for folder in known):
+            raise SkillsError(
+                f"'{place.manifest}' names '{key}', which is not in a folder of {place.host}.",
+                "Nothing is changed. Remove the manifest to install over what is there; files that "
+                "differ are then kept.",
+            )
+    return found
+
+
+def _unreadable(place: Place) -> SkillsError:
+    return SkillsError(
+        f"'{place.manifest}' cannot be read as a manifest of installed skills.",
+        "Remove it to install over what is there; files that differ are then kept.",
+    )
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
 def install(place: Place, skills: list[Skill], *, force: bool = False, dry: bool = False) -> Report:
@@ -105,7 +128,9 @@ def install(place: Place, skills: list[Skill], *, force: bool = False, dry: bool
     if dry:
         return report
     with _writing(place):
-        _write_manifest(place, names, _hashes(place, wanted, ours, report, before=True))
+        hashes = _hashes(place, wanted, ours, report, before=True)
+        # the old version until all is done, so that `doctor` tells of an interrupted upgrade
+        _write_manifest(place, names, hashes, manifest["version"] or __version__)
         _apply(place, wanted, report)
         if place.index is not None and index is not None:
             place.index.parent.mkdir(parents=True, exist_ok=True)
@@ -126,10 +151,9 @@ def uninstall(
     _refuse_links(place, manifest["skills"])
     absent = [name for name in names or [] if name not in manifest["skills"]]
     if absent:
-        there = ", ".join(manifest["skills"]) or "none"
         raise SkillsError(
             f"'{absent[0]}' is not installed for {place.host} ({place.scope}).",
-            f"Installed: {there}.",
+            nearest(absent[0], manifest["skills"]) if manifest["skills"] else "Installed: none.",
         )
     left = [name for name in manifest["skills"] if names and name not in names]
     ours = {place.base / key: set(hashes) for key, hashes in manifest["files"].items()}
@@ -157,6 +181,8 @@ def uninstall(
             place.manifest.unlink(missing_ok=True)
             for folder in (*place.skills, place.agents, place.manifest.parent):
                 _remove_if_empty(folder)
+            if place.agents.parent == place.base / ".codex":  # not what CODEX_HOME names
+                _remove_if_empty(place.agents.parent)
     return report
 
 
@@ -302,6 +328,10 @@ def _apply(place: Place, wanted: Mapping[Path, bytes], report: Report) -> None:
         if _skill_folder(place, change.path) is None:
             if change.action == "remove":
                 change.path.unlink(missing_ok=True)
+                for folder in change.path.parents:  # also of .codex/skills without its option
+                    if place.agents.parent not in folder.parents:
+                        break
+                    _remove_if_empty(folder)
             else:
                 change.path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(change.path, wanted[change.path])
@@ -344,8 +374,10 @@ def _key(place: Place, path: Path) -> str:
     return path.relative_to(place.base).as_posix() if inside else str(path)
 
 
-def _write_manifest(place: Place, names: list[str], files: Mapping[str, list[str]]) -> None:
-    made = {"schema": SCHEMA, "version": __version__, "host": place.host, "scope": place.scope,
+def _write_manifest(
+    place: Place, names: list[str], files: Mapping[str, list[str]], version: str = __version__
+) -> None:
+    made = {"schema": SCHEMA, "version": version, "host": place.host, "scope": place.scope,
             "skills": names, "files": dict(sorted(files.items()))}  # fmt: skip
     place.manifest.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(place.manifest, (json.dumps(made, indent=1) + "\n").encode())

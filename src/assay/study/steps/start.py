@@ -213,6 +213,9 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
             why += "; by its name it is a reward of training, and an evaluation's score is better"
         _primary(made, best.name, best.source, why)
         made.put("metrics.primary.direction", best.direction)
+    else:
+        made.ask("metrics.primary.source", "no number was found that a run writes: name its file "
+                 "and key, or let a trial find them")  # fmt: skip
     return made
 
 
