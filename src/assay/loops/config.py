@@ -196,12 +196,12 @@ def resolve(
 
 def _cut_minibatch(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
     """Return a preset's minibatch size as it fits a rollout of another size that was given."""
-    envs, horizon, size = (values.get(k) for k in ("num_envs", "horizon", "minibatch_size"))
+    shape: list[Any] = [values.get(k) for k in ("num_envs", "horizon", "minibatch_size")]
     if "minibatch_size" in given or not given.keys() & {"num_envs", "horizon"}:
         return {}
-    if not all(isinstance(value, int) and value > 0 for value in (envs, horizon, size)):
+    if not all(isinstance(value, int) and value > 0 for value in shape):
         return {}
-    chunk = values.get("chunk", 1)
+    (envs, horizon, size), chunk = shape, values.get("chunk", 1)
     fitting = [n for n in range(size, 0, -1) if envs * horizon % n == 0 and n % chunk == 0]
     return {"minibatch_size": fitting[0]} if fitting else {}
 
