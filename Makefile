@@ -1,7 +1,8 @@
 # Everything runs from .venv, which `make setup` creates once and renews when
 # pyproject.toml or constraints.txt change. `make PYTHON=python3.12 setup` picks the interpreter.
 # What else the demo and the tests need is installed with apt-get where that takes no question
-# (.ci/packages.sh); `make SYSTEM_PACKAGES=no test` leaves the system alone.
+# (.ci/packages.sh); `make SYSTEM_PACKAGES=no test` leaves the system alone. The clients of the skills
+# come into .venv with npm, where it is (.ci/clients.sh); `make CLIENTS=no test` goes without them.
 
 PYTHON ?= python3
 # One test or build process per core, but no more than eight: each test process loads torch.
@@ -20,6 +21,7 @@ PEERS += pyglet==1.5.27 orjson cloudpickle structlog colorama dataclasses-json s
 
 BIN := .venv/bin
 STAMP := .venv/.installed
+CLIENTS_FOLDER := .venv/clients
 BENCH_BIN := .venv-bench/bin
 BENCH_STAMP := .venv-bench/.installed
 # Tests start hundreds of processes, which read our modules compiled, whatever this shell says.
@@ -31,7 +33,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types contracts cpp bench defaults docs proto stubs clean
-.PHONY: $(PACKAGES)
+.PHONY: $(PACKAGES) clients
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -43,9 +45,9 @@ demo: git-packages cpp-packages setup ## See an agent learn, a comparison, a who
 	@$(BIN)/assay study demo
 	@$(BIN)/assay serve demo --seconds 30
 
-# The C++ client is built while pip installs, which keeps one core busy at most.
+# The C++ client is built, and npm downloads, while pip installs, which keeps one core busy at most.
 test: $(PACKAGES) ## Run lint, types, import contracts and all tests
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types contracts cpp
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types contracts cpp clients
 	$(PYTEST) -n $(TEST_JOBS) --dist worksteal $(ARGS)
 
 lint: setup ## Check style and formatting
@@ -63,6 +65,9 @@ cpp: cpp-packages ## Build and test the C++ client
 	@mkdir -p build
 	@clients/cpp/test.sh build/cpp $(JOBS)
 
+clients:
+	@.ci/clients.sh $(CLIENTS_FOLDER)
+
 $(PACKAGES): %-packages:
 	@.ci/packages.sh $*
 
@@ -73,6 +78,7 @@ bench: $(BENCH_STAMP) cpp ## Measure speed side by side with the peers, in .venv
 	$(BENCH_BIN)/python benchmarks/world_speed.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/teams.py speed $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/priorities.py $(if $(ARGS),--quick,--store)
+	$(BENCH_BIN)/python benchmarks/wrappers.py $(if $(ARGS),--quick,--store)
 	$(BENCH_BIN)/python benchmarks/server.py $(if $(ARGS),--quick,--store)
 
 defaults: $(BENCH_STAMP) ## Measure defaults against the peers' defaults; goes on where it was (hours)

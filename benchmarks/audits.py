@@ -35,6 +35,7 @@ ORDER = (
     "tenth",
     "eleventh",
     "twelfth",
+    "thirteenth",
 )
 FIRST = ("train", "evaluate", "metrics")  # only the first answer counts
 CODE = ("reward", "termination", "curriculum", "randomization")  # by file

@@ -74,7 +74,8 @@ def solved(agent: Any, episodes: int, explore: bool) -> dict[str, float]:
         with make_vector("assay/Maze-v0", min(episodes, 50), max_episode_steps=LIMIT,
                                env_kwargs={**ENV, **kwargs}) as envs:  # fmt: skip
             played = evaluate(agent, envs, episodes=episodes, seed=TEST_SEED, explore=explore)
-        found[name] = float(np.mean(np.array(played.returns) > 0))
+        assert played.success_rate is not None
+        found[name] = played.success_rate
     return found
 
 

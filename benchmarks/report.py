@@ -38,6 +38,7 @@ INDEX = DOCS / "algorithms" / "README.md"
 _TOPICS = {"hindsight.md": ("Goals",), "exploration.md": ("Exploration",)}
 # Pages that show tables of `tables()`.
 _PAGES = {
+    "environments.md": ("wrappers",),
     "systems-tasks.md": ("systems",),
     "games.md": ("games",),
     "imitation.md": ("imitation", "imitation-speed"),
@@ -375,6 +376,7 @@ def tables() -> dict[str, str]:
         "server": server_table(),
         "server-learning": plain_table("server_learning", "python benchmarks/server_learning.py"),
         "games": plain_table("games", "python benchmarks/games.py"),
+        "wrappers": plain_table("wrappers", "python benchmarks/wrappers.py --store"),
         "systems": plain_table("systems", "python benchmarks/systems.py --store"),
     }
 

@@ -1,4 +1,4 @@
-"""What `make` installs of the system, with stand-ins for apt-get, dpkg-query, sudo and id."""
+"""What `make` installs of the system, with stand-ins for apt-get, dpkg-query, sudo, id and npm."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / ".ci" / "packages.sh"
+CLIENTS = ROOT / ".ci" / "clients.sh"
 
 # Each notes what it was asked. What `apt-get install` was given is installed from then on.
 APT = """#!/bin/sh
@@ -37,6 +38,15 @@ exec "$@"
 ID = """#!/bin/sh
 echo "${USER_ID:-0}"
 """
+NPM = """#!/bin/sh
+echo "npm $*" >>calls
+[ -z "${INSTALL_FAILS:-}" ] || {
+  echo "npm error code EAI_AGAIN" >&2
+  echo "npm error syscall getaddrinfo" >&2
+  echo "npm error the registry cannot be reached" >&2
+  exit 1
+}
+"""
 
 
 class Machine:
@@ -46,13 +56,15 @@ class Machine:
         self._directory = directory
         self._bin = directory / "bin"
         self._bin.mkdir()
-        for name in ("sh", "sed", "env", "tail", "grep", "touch", "chmod", "true"):
+        for name in ("sh", "sed", "env", "tail", "grep", "touch", "chmod", "true",
+                     "cat", "mkdir", "head"):  # fmt: skip
             (self._bin / name).symlink_to(shutil.which(name) or name)
         for name, text in {
             "apt-get": APT,
             "dpkg-query": DPKG_QUERY,
             "sudo": SUDO,
             "id": ID,
+            "npm": NPM,
         }.items():
             (self._bin / name).write_text(text)
             (self._bin / name).chmod(0o755)
@@ -65,11 +77,11 @@ class Machine:
     def forget_lists(self) -> None:
         (self._directory / "lists").unlink()
 
-    def run(self, *groups: str, **environment: str) -> str:
-        """Install groups and return what was printed."""
+    def run(self, *words: str, script: Path = SCRIPT, **environment: str) -> str:
+        """Install groups of packages, or what another script does, and return what was printed."""
         environment = {"PATH": str(self._bin), **environment}
         done = subprocess.run(
-            ["/bin/sh", str(SCRIPT), *groups],
+            ["/bin/sh", str(script), *words],
             cwd=self._directory,
             env=environment,
             capture_output=True,
@@ -80,7 +92,7 @@ class Machine:
         return done.stdout
 
     def calls(self) -> list[str]:
-        """Return how apt-get and sudo were called since the last time."""
+        """Return how apt-get, sudo and npm were called since the last time."""
         path = self._directory / "calls"
         lines = path.read_text().splitlines() if path.exists() else []
         path.unlink(missing_ok=True)
@@ -160,3 +172,39 @@ def test_the_packages_are_those_of_the_documentation() -> None:
     text = SCRIPT.read_text()
     listed = text.split('packages="cmake:cmake')[1].split('"')[0].split()
     assert documented == {"cmake", *(entry.partition(":")[0] for entry in listed)}
+
+
+def test_clients_are_installed_once_into_their_folder(machine: Machine) -> None:
+    said = machine.run("here", script=CLIENTS)
+    (call,) = machine.calls()
+    assert "install --prefix here " in call and " -g" not in call
+    assert said.startswith("Installing @anthropic-ai/claude-code@") and "@openai/codex@" in call
+    assert machine.run("here", script=CLIENTS) == "" and machine.calls() == []
+    machine.run("elsewhere", script=CLIENTS)
+    assert len(machine.calls()) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "without", "reason"),
+    [
+        ({"CLIENTS": "no"}, None, "CLIENTS=no"),
+        ({}, "npm", "there is no npm"),
+        ({"INSTALL_FAILS": "1"}, None, "npm failed: the registry cannot be reached"),
+    ],
+)
+def test_clients_that_cannot_be_installed_are_said_and_tried_again(
+    machine: Machine, environment: dict[str, str], without: str | None, reason: str
+) -> None:
+    if without is not None:
+        machine.remove(without)
+    for _ in range(2):
+        said = machine.run("here", script=CLIENTS, **environment).splitlines()[-1]
+        assert said.startswith(f"Not installed ({reason}): @anthropic-ai/claude-code@")
+    assert len(machine.calls()) == (2 if "INSTALL_FAILS" in environment else 0)
+
+
+def test_the_tests_look_for_clients_where_make_puts_them() -> None:
+    make = (ROOT / "Makefile").read_text()
+    (folder,) = (line.split()[2] for line in make.splitlines() if "CLIENTS_FOLDER :=" in line)
+    tests = (ROOT / "tests" / "skills" / "test_clients.py").read_text()
+    assert f'ROOT / "{folder}/node_modules/.bin"' in tests

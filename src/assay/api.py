@@ -73,18 +73,24 @@ class Run:
         return load(self.path)
 
     def evaluate(
-        self, episodes: int = 20, *, seed: int = 0, settings: Mapping[str, Any] | None = None
+        self,
+        episodes: int = 20,
+        *,
+        seed: int = 0,
+        sampled: bool = False,
+        settings: Mapping[str, Any] | None = None,
     ) -> EvaluationResult:
         """Play episodes with the deterministic policy of the last checkpoint.
 
-        The result is stored in the run directory, every episode of it. `settings` are those of
-        `load`. A run that learned all seats of a game is measured exactly, and nothing is played
-        (`assay.evaluation.game`).
+        The result is stored in the run directory, every episode of it. With `sampled`, actions are
+        drawn as in training. `settings` are those of `load`. A run that learned all seats of a game
+        is measured exactly, and nothing is played (`assay.evaluation.game`).
         """
         agent = load(self.path, settings=settings)
-        result = evaluate_agent(agent, self.config, self.env, episodes, seed)
+        result = evaluate_agent(agent, self.config, self.env, episodes, seed, sampled=sampled)
         clock = agent.clock
-        label = "-".join([f"seed{seed}", *(f"{k}={v}" for k, v in (settings or {}).items())])
+        own = [f"{k}={v}" for k, v in (settings or {}).items()]
+        label = "-".join([f"seed{seed}", *own, *(["sampled"] if sampled else [])])
         save_evaluation(self.directory, clock.count, result, label=label, unit=clock.unit)
         return result
 
@@ -317,21 +323,32 @@ def open_run(path: Path | str, env: Any = None) -> Run:
 
 
 def evaluate_agent(
-    agent: Agent, config: RunConfig, env: Any, episodes: int, seed: int
+    agent: Agent,
+    config: RunConfig,
+    env: Any,
+    episodes: int,
+    seed: int,
+    *,
+    sampled: bool = False,
 ) -> EvaluationResult:
     """Evaluate an agent in the environment of a configuration."""
     fix = "Call assay.evaluate(agent.policy, env, ...) with an environment of your own."
     vector = required_vector(config, env, episodes, fix)
     try:
-        return _measure(agent.algorithm, agent.policy, vector, episodes, seed)
+        return _measure(agent.algorithm, agent.policy, vector, episodes, seed, sampled=sampled)
     finally:
         vector.close()
 
 
 def _measure(
-    algorithm: Any, player: Any, vector: Vector, episodes: int, seed: int
+    algorithm: Any, player: Any, vector: Vector, episodes: int, seed: int, *, sampled: bool = False
 ) -> EvaluationResult:
     """Play episodes; where all seats of a game were learned, measure what was learned exactly."""
+    if sampled and (algorithm.spec.loop == "game" or vector.plays_all_seats):
+        raise ConfigError(
+            "A run that learned all seats of a game is measured exactly; no action is drawn.",
+            "Leave out --sampled.",
+        )
     if algorithm.spec.loop == "game":
         return evaluate_strategy(vector.game_tree(), algorithm.average_strategy(), seed=seed)
     policy = getattr(algorithm, "policy", None)  # an algorithm may act by itself
@@ -339,7 +356,7 @@ def _measure(
         tree = vector.game_tree()
         strategy = policy_strategy(tree, policy, sampled=True)
         return evaluate_strategy(tree, strategy, seed=seed)
-    return evaluate(player, vector, episodes=episodes, seed=seed)
+    return evaluate(player, vector, episodes=episodes, seed=seed, explore=sampled)
 
 
 def _training(

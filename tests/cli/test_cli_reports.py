@@ -15,6 +15,7 @@ import assay
 from assay.cli.doctor import EXTRAS
 from assay.core import registry
 from assay.data.files import save
+from assay.envs.native.named_mazes import DRAWINGS
 from assay.loops.run_settings import settings_model
 from assay.runs.directory import RunDirectory
 from assay.testing.offline import record
@@ -81,7 +82,14 @@ def test_runs_are_ranked_from_recorded_data(cli: Cli, runs: Path, tmp_path: Path
         (["--offline", "x.npz", "--episodes", "5"], "--episodes has a meaning only without"),
         (["--offline", "x.npz", "--video"], "--video has a meaning only without --offline"),
         (["--gamma", "0.9"], "--gamma has a meaning only with --offline"),
-        (["--sampled"], "--sampled has a meaning only with --offline"),
+        (["--against", "random", "--sampled"], "--sampled has a meaning only without --against"),
+        (["--offline", "x.npz", "--levels", "named"], "--levels has a meaning only without"),
+        (["--levels", "named", "--video"], "--video has a meaning only without --levels"),
+        (["--levels", "named"], "'CartPole-v1' has no levels with names"),
+        (["--levels", "[]"], "levels=[]: expected at least one"),
+        (["--levels", "[3]"], "levels=3: expected the id of an environment, or arguments"),
+        (["--levels", "[Pendulum-v1]"], "cannot be played in the level Pendulum-v1: observation"),
+        (["--levels", "[{sutton_barto_reward: 1}, {sutton_barto_reward: 1}]"], "called the same"),
         (["--format", "mp4"], "--format has a meaning only with --video"),
         (["--offline", "x.npz"], "x.npz"),
     ],
@@ -270,3 +278,32 @@ def test_the_demo_trains_evaluates_and_compares(cli: Cli, root: Path) -> None:
     )
     assert f"assay compare {place / 'preset'} {place / 'small-steps'}" in result.stdout
     assert f"Plot: {place / 'comparison.png'}" in result.stdout
+
+
+def test_levels_are_evaluated_each_by_itself(cli: Cli, root: Path) -> None:
+    assay.train("ppo", "assay/Maze-v0", env_steps=64, num_envs=4, horizon=16, minibatch_size=16,
+                root=root, name="m", hidden=(8,), sinks=(), compile=False, max_episode_steps=60,
+                eval_episodes=1, env_kwargs={"max_walls": 0})  # fmt: skip
+    plain = json.loads(cli("evaluate", "m", "--episodes", 6, "--json").stdout)
+    solved = [episode["return"] > 0 for episode in plain["episodes"]]
+    assert [episode["success"] for episode in plain["episodes"]] == solved
+
+    asked = ("evaluate", "m", "--episodes", 6, "--sampled", "--levels")
+    found = json.loads(cli(*asked, "[{size: 3}, {size: 3, max_walls: 1}, {maze: zigzag}]",
+                           "--json").stdout)  # fmt: skip
+    assert list(found["by_level"]) == ["3", "size=3, max_walls=1", "zigzag"]
+    rates = [one["success_rate"] for one in found["by_level"].values()]
+    assert rates[0] > 0 and rates[2] == 0 and found["success_rate"] == pytest.approx(sum(rates) / 3)
+    for one in found["by_level"].values():
+        assert one["success_rate"] == sum(e["return"] > 0 for e in one["episodes"]) / 6
+    # drawn as in training: the same maze is not always played in the same way
+    assert len({episode["return"] for episode in found["by_level"]["3"]["episodes"]}) > 1
+
+    shown = cli(*asked, "named")
+    assert shown.exit_code == 0, shown.output
+    rows = [line for line in shown.stdout.splitlines() if " %" in line and "Mean" not in line]
+    assert [row.split()[1] for row in rows] == list(DRAWINGS)
+    assert f"Mean of {len(DRAWINGS)} levels" in shown.stdout and "success" in shown.stdout
+    labels = {content["label"] for content in RunDirectory.open(root / "m").evals()}
+    assert {"seed0", "seed0-level=labyrinth-sampled"} < labels
+    assert "seed0-level=size=3_max_walls=1-sampled" in labels

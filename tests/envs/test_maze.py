@@ -11,12 +11,14 @@ import pytest
 
 import assay
 from assay.core.errors import AssayError, EnvError
+from assay.core.types import Action
 from assay.envs.make import make_vector
 from assay.envs.native.maze import Maze, layout
 from assay.envs.native.named_mazes import DRAWINGS, drawn
 from assay.envs.parameters import set_parameters
 from assay.envs.variation.ranges import Ranges, read_ranges
 from assay.envs.variation.replay import LevelReplay
+from assay.evaluation.evaluate import evaluate
 from assay.functional.mazes import Levels, distances
 from assay.loops import events
 from assay.testing.algorithms import assert_same_run
@@ -211,3 +213,18 @@ def test_a_run_with_level_replay_is_resumed_exactly(tmp_path: Path) -> None:
     with pytest.raises(AssayError, match="which dqn does not compute"):
         assay.train("dqn", "assay/Maze-v0", name="none", **settings)
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"wrappers": [{"frame_stack": 2}]}, {"backend": "sync"}])
+def test_reaching_the_goal_is_a_success(options: dict[str, Any]) -> None:
+    class Right:
+        def act(self, obs: Any, carry: Any, explore: bool) -> Action:
+            return Action(np.full(len(obs), RIGHT))
+
+        def initial_carry(self, n: int) -> None:
+            return None
+
+    with make_vector("assay/Maze-v0", 4, env_kwargs={"size": 3, "max_walls": 0}, **options) as envs:
+        found = evaluate(Right(), envs, episodes=12, seed=1)
+    assert found.success is not None and 0 < found.success.sum() < 12
+    assert np.array_equal(found.success, found.returns > 0)

@@ -80,6 +80,23 @@ def test_a_number_outside_of_its_box_is_warned_of_once(tmp_path: Path) -> None:
         check_start(make_vector(partial(boxed, 0, 3)))
 
 
+class Leaves(Counter):
+    """Leaves its Box with the last observation of each episode, which has one step."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.observation_space = spaces.Box(0, 0.5, (1,), np.float32)
+
+    def observe(self) -> np.ndarray:
+        return np.array([self.t], np.float32)
+
+
+def test_the_last_observation_of_an_episode_is_looked_at() -> None:
+    with pytest.warns(UserWarning, match=r"returned 1.0 in an observation, outside of Box") as seen:
+        check_start(make_vector(Leaves, 2))
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize(
     ("space", "obs"),
     [

@@ -74,6 +74,13 @@ def test_they_depend_on_the_actions() -> None:
     assert box["num_envs"] * box["horizon"] == choice["num_envs"] * choice["horizon"] == 2048
 
 
+def test_a2c_moves_from_the_first_update_where_actions_are_a_box() -> None:
+    """Its RMSprop starts from a mean square of one, and gradients of scaled rewards are small."""
+    box, choice = (values(fit("a2c", action=action)[0]) for action in (BOX, CHOICE))
+    assert (box["optimizer"], choice["optimizer"]) == ("adam", "rmsprop")
+    assert values(fit("a2c", action=BOX, optimizer="rmsprop")[0])["optimizer"] == "rmsprop"
+
+
 def test_they_depend_on_the_observation() -> None:
     vector, image = (values(fit("dqn", observation)[0]) for observation in (VECTOR, IMAGE))
     assert vector["double"] and vector["tau"] < 1
@@ -199,3 +206,17 @@ def test_a_discount_by_the_length_of_episodes() -> None:
     wide = gym_spaces.Box(-1.0, 1.0, (20,), np.float32)
     iterations = [values(fit("tdmpc2", action=space)[0])["iterations"] for space in (BOX, wide)]
     assert iterations == [6, 8]
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"),
+    [
+        ({"num_envs": 4}, 128),  # 4 x 32 steps, and the preset has minibatches of 256
+        ({"num_envs": 12}, 192),
+        ({"horizon": 5}, 160),
+        ({"num_envs": 64}, 256),
+        ({"num_envs": 4, "minibatch_size": 256}, 256),  # what is asked for stays
+    ],
+)
+def test_minibatches_of_a_preset_are_cut_to_a_rollout(asked: dict[str, int], size: int) -> None:
+    assert resolve("ppo", "CartPole-v1", asked).hyperparameters["minibatch_size"] == size

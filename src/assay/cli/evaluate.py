@@ -52,7 +52,13 @@ def evaluate(
     ),
     gamma: float = typer.Option(None, "--gamma", help="With --offline: discount. [default: 0.99]"),
     sampled: bool = typer.Option(
-        False, "--sampled", help="With --offline: of policies that sample, where they can."
+        False, "--sampled", help="Draw actions as in training, where the policy does."
+    ),
+    levels: str = typer.Option(
+        None,
+        "--levels",
+        metavar="LEVELS",
+        help='Each level by itself: "[{maze: labyrinth}, ...]", ids, or named for all with a name.',
     ),
     updates: int = typer.Option(
         None, "--updates", min=1, help="With --offline: steps of fitted Q. [default: 20000]"
@@ -70,27 +76,37 @@ def evaluate(
     exactly: `assay evaluate equilibria` says more about games.
 
     With --against, games are played from both seats, and wins, draws and losses are counted.
+
+    With --levels, as many episodes are played in each of some levels: arguments of the
+    environment's constructor, other ids, or `named` (all mazes of assay/Maze-v0 with a name). A
+    level that is always the same has one episode with a deterministic policy: add --sampled.
     """
     if offline is not None:
         played = {"--episodes": episodes, "--video": video, "--format": video_format}
-        played |= {"--against": against, "--opening": opening}
+        played |= {"--against": against, "--opening": opening, "--levels": levels}
         _refuse(played | {"--set": settings or None}, "without")
         asked = {"gamma": gamma, "updates": updates}
         given = {name: value for name, value in asked.items() if value is not None}
         _offline(runs, offline, root, as_json, sampled=sampled, seed=seed, **given)
         return
-    _refuse({"--gamma": gamma, "--sampled": sampled, "--updates": updates}, "with")
+    _refuse({"--gamma": gamma, "--updates": updates}, "with")
     _refuse({"--format": None if video else video_format}, "with", "--video")
     from assay.core.config import parse_assignments
 
     chosen = parse_assignments(settings or [])
     if against is not None:
-        _refuse({"--video": video}, "without", "--against")
+        others = {"--video": video, "--levels": levels, "--sampled": sampled}
+        _refuse(others, "without", "--against")
         _match(runs, against, episodes or 100, seed, opening, chosen, root, as_json)
         return
     _refuse({"--opening": opening}, "with", "--against")
+    if levels is not None:
+        _refuse({"--video": video}, "without", "--levels")
+        asked = parse_assignments([f"levels={levels}"])["levels"]
+        _levels(runs, asked, episodes or 100, seed, sampled, chosen, root, as_json)
+        return
     film = (video_format or "gif") if video else None
-    _play(runs, episodes or 100, seed, chosen, film, root, as_json)
+    _play(runs, episodes or 100, seed, sampled, chosen, film, root, as_json)
 
 
 def _refuse(options: dict[str, Any], word: str, other: str = "--offline") -> None:
@@ -110,6 +126,7 @@ def _play(
     runs: list[str],
     episodes: int,
     seed: int,
+    sampled: bool,
     settings: dict[str, Any],
     video_format: str | None,
     root: Path | None,
@@ -120,7 +137,7 @@ def _play(
     results = []
     for path in _found(runs, root):
         opened = open_run(path)
-        measured = opened.evaluate(episodes, seed=seed, settings=settings)
+        measured = opened.evaluate(episodes, seed=seed, sampled=sampled, settings=settings)
         result = {"run": str(opened.path), **measured.to_json()}
         if video_format is not None:
             result["video"] = str(_film(opened, seed, video_format, settings))
@@ -128,8 +145,7 @@ def _play(
     if as_json:
         output.print_json(results[0] if len(results) == 1 else results)
         return
-    columns = ("run", "episodes>", "mean>", "IQM>", "std>", "min>", "max>", "length>")
-    output.show(output.table(columns, [_row(result) for result in results]))
+    _show(("run",), {(result["run"],): result for result in results})
     for result in results:
         if "exploitability" in result:
             output.say(
@@ -142,6 +158,37 @@ def _play(
             output.say(f"Levels of {result['run']}: {told}")
         if "video" in result:
             output.say(f"Video: {result['video']}")
+
+
+def _levels(
+    runs: list[str],
+    levels: Any,
+    episodes: int,
+    seed: int,
+    sampled: bool,
+    settings: dict[str, Any],
+    root: Path | None,
+    as_json: bool,
+) -> None:
+    from assay.robustness.levels import evaluate_levels, summary
+
+    results = []
+    for path in _found(runs, root):
+        found = evaluate_levels(
+            path, levels, episodes=episodes, seed=seed, sampled=sampled, settings=settings
+        )
+        results.append({"run": str(path), **summary(found)})
+    if as_json:
+        output.print_json(results[0] if len(results) == 1 else results)
+        return
+    rows: dict[tuple[str, ...], dict[str, Any]]
+    rows = {(r["run"], name): own for r in results for name, own in r["by_level"].items()}
+    _show(("run", "level"), rows)
+    for result in results:
+        rate = result.get("success_rate")
+        told = "" if rate is None else f", success {_percent(rate)}"
+        count = len(result["by_level"])
+        output.say(f"Mean of {count} levels, {result['run']}: {number(result['mean'])}{told}")
 
 
 def _match(
@@ -220,12 +267,25 @@ def _count(policy: PolicyValue) -> str:
     return number(policy.effective_episodes)
 
 
-def _row(result: dict[str, Any]) -> tuple[Any, ...]:
+def _show(keys: tuple[str, ...], results: dict[tuple[str, ...], dict[str, Any]]) -> None:
+    """Show evaluations as a table, with how often they succeed where one of them says so."""
+    told = any("success_rate" in result for result in results.values())
+    columns = ("episodes>", *(("success>",) if told else ()), "mean>", "IQM>", "std>", "min>",
+               "max>", "length>")  # fmt: skip
+    rows = [(*names, *_row(result, told)) for names, result in results.items()]
+    output.show(output.table((*keys, *columns), rows))
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
+
+
+def _row(result: dict[str, Any], told: bool) -> tuple[Any, ...]:
     episodes = result["episodes"]
     returns = [episode["return"] for episode in episodes]
     return (
-        result["run"],
         len(episodes),
+        *((_percent(result.get("success_rate")),) if told else ()),
         *(number(result[key]) for key in ("mean", "iqm", "std")),
         number(min(returns)),
         number(max(returns)),

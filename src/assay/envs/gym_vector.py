@@ -108,7 +108,9 @@ class Batched:
             obs, reward, terminated, truncated, info = self.env.step(actions)
         except Exception as error:
             raise env_failure(error, f"'{self.name}' failed in step()") from error
-        final = info["final_obs"] if info else None
+        self.success = final = None
+        if info:
+            final, self.success = info["final_obs"], info.get("is_success")
         return obs, reward, terminated, truncated, None, final
 
     def _call_step(self, actions: NDArray[Any]) -> _Raw:

@@ -38,8 +38,11 @@ def check_start(vector: Vector) -> None:
     obs = vector.reset(0)
     warned = _look(vector, obs)
     for _ in range(_STEPS):
-        obs = vector.step(_sample(space, vector.num_envs, action_mask(obs)))[0]
+        result = vector.step(_sample(space, vector.num_envs, action_mask(obs)))
+        obs, _, terminated, truncated, _, final = result
         warned = warned or _look(vector, obs)
+        if final is not None and final is not obs:
+            warned = warned or _look(vector, final, terminated | truncated)
 
 
 def _sample(space: gym.Space[Any], rows: int, mask: NDArray[Any] | None) -> NDArray[Any]:
@@ -57,14 +60,20 @@ def mask_for_space(space: gym.Space[Any], row: NDArray[Any]) -> Any:
     return row.astype(np.int8)
 
 
-def _look(vector: Vector, obs: Tree) -> bool:
+def _look(vector: Vector, obs: Tree, rows: NDArray[Any] | None = None) -> bool:
     """Warn of the first number outside of its Box, and return whether there is one.
+
+    Args:
+        vector: The environments.
+        obs: What they returned.
+        rows: Which environments to look at, as bools; None: all.
 
     Raises:
         EnvError: An integer is outside of its space: a network has no input for it.
     """
     for leaf in vector.observations.leaves:
         array = obs if vector.observations.bare else obs[leaf.key]
+        array = array if rows is None else array[rows]
         low, high = _bounds(leaf)
         outside = np.argwhere((array < low) | (array > high))
         if len(outside):

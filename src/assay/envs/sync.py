@@ -235,7 +235,7 @@ class Group:
         if isinstance(error, (BadObservationError, BadRewardError)):
             return EnvError(
                 f"{who} violates Gymnasium's API in {call}: {error}.",
-                f"Fix the environment's {call}",
+                f"Fix what the environment returns from {call}.",
             )
         if isinstance(error, ValueError) and "to unpack" in str(error) and raised_here(error):
             shape = "(observation, info)" if call == "reset()" else _STEP_SHAPE

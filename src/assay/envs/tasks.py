@@ -240,7 +240,9 @@ class Single(gym.Env[np.ndarray, Any]):
         shown = obs[0]
         if info:
             self._begun, shown = obs[0], info["final_obs"][0]
-        return shown, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+        over = bool(terminated[0])
+        told = {"is_success": over} if self.envs.ends_at_goal else {}
+        return shown, float(reward[0]), over, bool(truncated[0]), told
 
     def parameters(self) -> dict[str, float]:
         """Return its parameters by name."""

@@ -127,7 +127,7 @@ def resolve(
 
     What the user left open and no preset says is chosen by what the environment is
     (`Settings.fitted`). A preset for another number of environments than a given object holds
-    says nothing about rollouts.
+    says nothing about rollouts, and its minibatches are cut to a rollout that was given.
 
     Args:
         algorithm: Registry name.
@@ -155,9 +155,11 @@ def resolve(
             values = {k: v for k, v in values.items() if k not in _ROLLOUT_SHAPE}
         values["num_envs"] = num_envs
     asked = {"algorithm": name, "env": env, "env_is_object": env_is_object}
+    given: dict[str, Any] = {}
     for layer in layers:
         _refuse_other_loops(name, layer.get("run"), model)
-        values |= _flat(_without_suffix(layer), asked)
+        given |= _flat(_without_suffix(layer), asked)
+    values |= given | _cut_minibatch(values | given, given)
     _refuse_other_loops(name, {k: v for k, v in values.items() if k not in hp_fields}, model)
     kwargs = values.get("env_kwargs") or {}
     if cls.spec.agents == "many" and is_game(env) and isinstance(kwargs, Mapping):
@@ -190,6 +192,18 @@ def resolve(
         problem = Problem(seen.spaces, run.env_steps, seen.episode_steps)
         hp, run = _fit(problem, hp, run, set(values), open_ones)
     return RunConfig(**asked, run=run.resolved(), hyperparameters=hp.model_dump(mode="json"))
+
+
+def _cut_minibatch(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
+    """Return a preset's minibatch size as it fits a rollout of another size that was given."""
+    envs, horizon, size = (values.get(k) for k in ("num_envs", "horizon", "minibatch_size"))
+    if "minibatch_size" in given or not given.keys() & {"num_envs", "horizon"}:
+        return {}
+    if not all(isinstance(value, int) and value > 0 for value in (envs, horizon, size)):
+        return {}
+    chunk = values.get("chunk", 1)
+    fitting = [n for n in range(size, 0, -1) if envs * horizon % n == 0 and n % chunk == 0]
+    return {"minibatch_size": fitting[0]} if fitting else {}
 
 
 def _fit(

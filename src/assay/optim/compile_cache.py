@@ -167,7 +167,7 @@ def _trace(program: Program, example: list[Tensor]) -> Any:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     # Tracing executes the program, which updates in place: trace on copies.
-    graph = make_fx(program)(*[t.detach().clone() for t in example])
+    graph = make_fx(program)(*_copies(example))
     frozen = [node.target for node in graph.graph.nodes if node.op == "get_attr"]
     if frozen:
         raise TypeError(
@@ -175,6 +175,11 @@ def _trace(program: Program, example: list[Tensor]) -> Any:
             "the module that owns them to Step(reads=...), or put them into the batch."
         )
     return graph
+
+
+def _copies(example: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return copies with the strides that a compiled program expects, whatever the example has."""
+    return tuple(t.detach().clone(memory_format=torch.contiguous_format) for t in example)
 
 
 class _Wrapped(nn.Module):
@@ -205,10 +210,9 @@ def _build(graph: Any, example: list[Tensor], path: Path, scratch: Path) -> None
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        copies = tuple(t.detach().clone() for t in example)
         package = scratch / "step.pt2"
         try:
-            exported = torch.export.export(_Wrapped(graph), copies)
+            exported = torch.export.export(_Wrapped(graph), _copies(example))
             torch._inductor.aoti_compile_and_package(exported, package_path=str(package))
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else ""

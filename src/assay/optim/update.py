@@ -488,8 +488,9 @@ class Step:
         found = self._compiled(signature, inputs)
         self.metric_names, self.output_names = found.metrics, found.outputs
         run = compile_cache.load(found.path)
-        # The state tensors never move (all updates are in place), so they are bound once.
-        return lambda batch: run([*state, *batch])
+        # The state tensors never move (all updates are in place), so they are bound once. What is
+        # compiled reads rows one behind the other, and does not look at strides.
+        return lambda batch: run([*state, *(t.contiguous() for t in batch)])
 
     def _compiled(self, signature: Signature, inputs: list[Tensor]) -> Compiled:
         return compile_cache.compiled(

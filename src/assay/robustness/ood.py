@@ -10,8 +10,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from assay.agents import evaluation_vector, required_vector
+from assay.agents import required_vector
 from assay.core.errors import AssayError, ConfigError
+from assay.core.types import Spaces
 from assay.envs.make import make_env, make_vector
 from assay.envs.parameters import parameters, set_parameters
 from assay.envs.vector import Vector
@@ -75,7 +76,7 @@ def _play(stage: Stage, shift: Shift) -> EvaluationResult:
         )
     try:
         with np.errstate(all="ignore"), _world(stage, change) as vector:
-            _refuse_other_spaces(stage, vector, shift)
+            require_spaces(stage.spaces, vector)
             result = stage.play(_actor(stage, change, str(shift.point)), vector)
     except AssayError as error:
         raise ConfigError(
@@ -110,7 +111,7 @@ def _actor(stage: Stage, change: Change, name: str) -> Acting:
 
 def _world(stage: Stage, change: Change) -> Vector:
     """Return the run's environment, as far as the shift is one of it."""
-    vector = _made(stage, change)
+    vector = world(stage.config, change, stage.episodes)
     try:
         if change.factors or change.parameters:
             values: dict[str, Any] = dict(change.parameters)
@@ -123,8 +124,8 @@ def _world(stage: Stage, change: Change) -> Vector:
     return vector
 
 
-def _made(stage: Stage, change: Change) -> Vector:
-    config = stage.config
+def world(config: RunConfig, change: Change, episodes: int) -> Vector:
+    """Return the environment of a run with other arguments, start or wrappers, or another one."""
     run = config.run
     kwargs = {**run.env_kwargs, **change.env_kwargs}
     # Those of the run come last: a delay of the sensors is below a stack of frames.
@@ -135,16 +136,15 @@ def _made(stage: Stage, change: Change) -> Vector:
         make = partial(_make_started, env, kwargs, limit, change.start)
         return make_vector(
             make,
-            min(stage.episodes, DEFAULT_NUM_ENVS),
+            min(episodes, DEFAULT_NUM_ENVS),
             training=False,
             embed_text=run.embed_text,
             wrappers=wrappers,
         )
     shifted = run.model_copy(update={"env_kwargs": kwargs, "wrappers": wrappers})
     update = {"run": shifted, "env": env}
-    vector = evaluation_vector(config.model_copy(update=update), None, stage.episodes)
-    assert vector is not None
-    return vector
+    fix = "Only runs that were given an environment's id can be played in other ones."
+    return required_vector(config.model_copy(update=update), None, episodes, fix)
 
 
 def parameter_names(path: Path) -> list[str]:
@@ -182,8 +182,12 @@ def _make_started(
     return _Started(make_env(env, env_kwargs=kwargs, max_episode_steps=limit), options)
 
 
-def _refuse_other_spaces(stage: Stage, vector: Vector, shift: Shift) -> None:
-    """Refuse a world whose observations or actions the run does not know."""
+def require_spaces(spaces: Spaces, vector: Vector) -> None:
+    """Refuse a world whose observations or actions a run does not know.
+
+    Raises:
+        ConfigError: It has other spaces.
+    """
 
     def form(space: gym.Space[Any]) -> Any:
         if isinstance(space, gym.spaces.Dict):
@@ -193,9 +197,9 @@ def _refuse_other_spaces(stage: Stage, vector: Vector, shift: Shift) -> None:
         return type(space), space.shape, space.dtype, None if size is None else int(size), sizes
 
     for what in ("observation", "action"):
-        before, after = getattr(stage.spaces, what), getattr(vector.spaces, what)
+        before, after = getattr(spaces, what), getattr(vector.spaces, what)
         if form(before) != form(after):
             raise ConfigError(
                 f"{what}s are {after}; the run was trained on {before}.",
-                "Shift to worlds with the same spaces.",
+                "Choose worlds with the same spaces.",
             )

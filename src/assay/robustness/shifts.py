@@ -210,7 +210,12 @@ def _start(value: Any) -> Change:
     return Change(start=dict(value))
 
 
-def _level(value: Any) -> Change:
+def level_change(value: Any) -> Change:
+    """Return another level as a change: arguments of the constructor, or the id of another one.
+
+    Raises:
+        ConfigError: It is neither.
+    """
     if isinstance(value, str):
         return Change(env=value)
     if isinstance(value, Mapping) and value:
@@ -232,7 +237,7 @@ _OWN: dict[str, Callable[[Any], Change]] = {
     "action_noise": lambda value: Change(action_noise=_share("action_noise", value, 1.0)),
     "random_start": _random_start,
     "start": _start,
-    "levels": _level,
+    "levels": level_change,
 }
 KNOWN = (*_OWN, *FITTING, *(f"{head}.NAME" for head in _BY_NAME))
 

@@ -17,6 +17,7 @@ from assay.skills.errors import SkillsError
 
 LIBRARY = Path(__file__).parent / "library"
 NAME = re.compile(r"^[a-z0-9]+(-[a-z0-9]+)*$")
+HOOKS = "hooks/hooks.json"  # of a plugin
 OLD_NAMES = "assay-study-names"  # the plugin of names that skills once had
 _LINE = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z][\w-]*):(?: +(?P<value>.*))?$")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from assay import __version__
-from assay.skills.library import LIBRARY
+from assay.skills.library import HOOKS, LIBRARY
 
 MARKETPLACE = "assay"
 OWNER = {"name": "The Assay authors"}
@@ -105,7 +105,8 @@ def files(root: Path = LIBRARY) -> dict[Path, bytes]:
             "category": entry.category, "defaultPrompt": list(entry.prompts),
             "logo": "./assets/icon.png", "composerIcon": "./assets/icon.png",
         }  # fmt: skip
-        found[place / "plugin.json"] = _json({"$schema": SCHEMA} | shared | known)
+        if not (place / HOOKS).exists():  # Codex runs no hook of a plugin that has this one
+            found[place / "plugin.json"] = _json({"$schema": SCHEMA} | shared | known)
         found[place / ".claude-plugin/plugin.json"] = _json(shared | known)
         codex = shared | known | {"skills": "./skills/", "interface": interface}
         found[place / ".codex-plugin/plugin.json"] = _json(codex)

@@ -12,7 +12,7 @@ from typing import Any
 from assay import __version__
 from assay.skills import evals
 from assay.skills.errors import SkillsError
-from assay.skills.library import NAME, Skill, frontmatter, plugins, read_json, read_skill
+from assay.skills.library import HOOKS, NAME, Skill, frontmatter, plugins, read_json, read_skill
 
 KEYS = {"name", "description", "license", "metadata", "allowed-tools"}
 LONGEST_NAME, LONGEST_DESCRIPTION = 64, 180
@@ -164,7 +164,13 @@ def _plugin(path: Path) -> Iterator[Problem]:
 
 def _manifests(path: Path) -> Iterator[Problem]:
     described = {}
-    for place in (".claude-plugin/plugin.json", ".codex-plugin/plugin.json", "plugin.json"):
+    places = [".claude-plugin/plugin.json", ".codex-plugin/plugin.json", "plugin.json"]
+    if (path / HOOKS).exists():
+        places.remove("plugin.json")
+        if (path / "plugin.json").exists():
+            what = "with this manifest of Agent Plugins, Codex runs none of the plugin's hooks"
+            yield Problem(path / "plugin.json", "hooks-lost", what)
+    for place in places:
         file = path / place
         try:
             found = read_json(file)
@@ -204,7 +210,7 @@ def _agents(path: Path) -> Iterator[Problem]:
 
 
 def _hooks(path: Path) -> Iterator[Problem]:
-    file = path / "hooks" / "hooks.json"
+    file = path / HOOKS
     if not file.exists():
         return
     try:

@@ -88,6 +88,9 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
       of `final_obs` equal the returned observation. Both keys are there only if some row is done.
     * **Arrays.** Every returned array is new and is never written again by the environment, so an
       observation stays valid for as long as the caller keeps it.
+    * **Success.** Where an episode ends by itself only if its goal is reached (`ends_at_goal`),
+      `info["is_success"]` says for every row whether it was, as 1 or 0, in the same steps.
+    * **Levels** with a name are `named_levels`: the arguments of the constructor that make each.
     * **Rendering** is left to `gymnasium.make`, which draws the same episode from the same seed.
     * **Parameters** (`physical`, by the names of Gymnasium's attributes) differ between copies if
       they are set. Like the time limit they are no part of the saved state.
@@ -107,6 +110,8 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     start_high: ClassVar[Bound]
     start_draws: ClassVar[int]
     physical: ClassVar[Mapping[str, float]] = {}
+    ends_at_goal: ClassVar[bool] = False
+    named_levels: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(
         self,
@@ -251,6 +256,8 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         info: dict[str, Any] = {}
         if np.count_nonzero(done):
             info = {"final_obs": observations.copy(), "_final_obs": done.copy()}
+            if self.ends_at_goal:
+                info["is_success"] = terminated.astype(np.float64)
             self._restart(done.nonzero()[0], observations)
         if late:
             self._next_deadline = int(self._deadlines.min())

@@ -63,6 +63,7 @@ class FourRooms(NativeVectorEnv):
     start_low = 0.0
     start_high = 1.0
     start_draws = 2
+    ends_at_goal = True
     physical: ClassVar = {"goal": float(HALLWAYS["east"]), "noise": 1 / 3, "start": ANY}
 
     def __init__(

@@ -31,6 +31,7 @@ class LongMaze(NativeVectorEnv):
     start_low = 0.25
     start_high = 0.75
     start_draws = 2
+    ends_at_goal = True
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ agent sees only what is near it, and reaching the goal sooner pays more.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -101,6 +101,8 @@ class Maze(NativeVectorEnv):
     start_low = 0.0
     start_high = 1.0
     start_draws = 1
+    ends_at_goal = True
+    named_levels: ClassVar = {name: {"maze": name} for name in DRAWINGS}
 
     def __init__(
         self,

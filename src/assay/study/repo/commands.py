@@ -18,7 +18,7 @@ from assay.study.repo.options import is_seed
 from assay.study.repo.walk import Facts
 from assay.study.repo.words import WRAPPERS
 
-_RUNNERS = {
+RUNNERS = {
     *((tool, "run") for tool in ("uv", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi", "conda")),
     ("accelerate", "launch"),
 }
@@ -230,14 +230,14 @@ def _command(
     while parts:
         if _ASSIGNMENT.match(parts[0]) or parts[0] in WRAPPERS:
             parts = parts[1:]
-        elif tuple(parts[:2]) in _RUNNERS:
+        elif tuple(parts[:2]) in RUNNERS:
             prefix = parts[:2]
             parts = parts[2:]
         elif parts[0].startswith("-"):  # an option of a wrapper
             parts = parts[1:]
         else:
             break
-    if not parts or _ASKS & set(parts):
+    if not parts or _ASKS & set(parts) or parts[1:2] == ["="]:  # `tool = Tool()` is Python
         return None
     cwd, here = places
     near = tuple(dict.fromkeys((f"{here}/{cwd}".strip("/"), cwd.rstrip("/"), "", here)))

@@ -76,15 +76,15 @@ def purpose(
         context: The heading that a document gives its command.
         signals: What that function does; by default what the file does.
     """
-    stem = _stem(fact.path)
-    named = set(words(stem)) | set(words(name))
+    called = stem(fact.path)
+    named = set(words(called)) | set(words(name))
     signals = fact.signals if signals is None else signals
     reached = {key for item in closure for key in item.signals}
     trains = next(
         (signals[k] for k in ("learn", "gradient", "train_call", "optimizer") if k in signals), 0
     )
     acts = "env_step" in signals or "evaluate_call" in signals
-    both = [word for word in words(stem) if word in TRAIN_WORDS | EVALUATE_WORDS]
+    both = [word for word in words(called) if word in TRAIN_WORDS | EVALUATE_WORDS]
     if both and both[0] in EVALUATE_WORDS:
         named -= TRAIN_WORDS  # `evaluate_training.py`
     others = named & OTHER_WORDS
@@ -143,18 +143,18 @@ def purpose(
     return Purpose("", 0.0)
 
 
-def _stem(path: str) -> str:
+def stem(path: str) -> str:
     """Return what a file is called, with its directory where its own name says nothing."""
-    stem = path.rpartition("/")[2].removesuffix(".py")
-    plain = stem in ("__main__", "__init__", "main", "run", "cli")
-    return "/".join(path.split("/")[-2:]) if plain else stem
+    name = path.rpartition("/")[2].removesuffix(".py")
+    plain = name in ("__main__", "__init__", "main", "run", "cli")
+    return "/".join(path.split("/")[-2:]) if plain else name
 
 
 def without_reward(path: str, argv: Iterable[str] = ()) -> bool:
     """Return whether a script, or the verb that it is called with, trains by no reward."""
-    stem = _stem(path)
+    called = stem(path)
     verbs = [word for word in list(argv)[1:3] if re.fullmatch(r"[a-z][\w-]*", word)]
-    named = {word for name in (stem, *verbs) for word in words(name)}
+    named = {word for name in (called, *verbs) for word in words(name)}
     return bool(named & _WITHOUT_REWARD) and not named & {"rl", "ppo", "grpo"}
 
 

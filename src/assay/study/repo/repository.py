@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import gc
 import re
 from collections.abc import Iterable
@@ -141,8 +142,13 @@ class Repository:
 
     def _called_rl(self) -> bool:
         """Return whether the repository's own description says what it is about."""
-        return any(
-            _NAMED.search(self.files.text(path))
+        return _NAMED.search(self.description) is not None
+
+    @functools.cached_property
+    def description(self) -> str:
+        """The repository's own description."""
+        return "\n".join(
+            self.files.text(path)
             for path in self.files.paths
             if "/" not in path and path.lower().startswith("readme")
         )

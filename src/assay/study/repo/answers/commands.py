@@ -10,8 +10,18 @@ from collections.abc import Iterable
 from assay.core.errors import nearest
 from assay.study.files.documents import StudyError
 from assay.study.files.records import Answer
+from assay.study.repo.answers.evidence import (
+    ASIDE,
+    Program,
+    about_rl,
+    can_train,
+    programs,
+    score,
+    signs,
+)
 from assay.study.repo.answers.ranking import EVIDENCE, THRESHOLD, place_key
 from assay.study.repo.answers.ready import parameters, ready
+from assay.study.repo.answers.verbs import ALGORITHMS, EVALUATES, subcommands, verb_kind, verb_of
 from assay.study.repo.commands import Command, preference
 from assay.study.repo.files import words
 from assay.study.repo.parameters import command_line
@@ -28,34 +38,15 @@ from assay.study.repo.purpose import (
     without_reward,
 )
 from assay.study.repo.repository import Repository
-from assay.study.repo.words import OTHER_WORDS
 
 COMMANDS = 60
-# What evaluates, what says so best first.
-_EVALUATES = (
-    "evaluate", "eval", "evaluation", "evaluations", "evaluator", "test", "enjoy", "watch",
-    "spectate", "play", "inference", "infer",
-)  # fmt: skip
-_VERBS = {"command", "cmd", "mode", "action", "subcommand", "verb", "subcmd", "argv", "func"}
-_ALGORITHMS = {
-    "ppo", "dqn", "ddqn", "qrdqn", "sac", "td3", "ddpg", "a2c", "a3c", "trpo", "grpo", "rloo",
-    "tqc", "reinforce", "rainbow", "impala", "rl", "agent", "policy", "marl", "mappo", "qmix",
-    "dreamer",
-}  # fmt: skip
 _STARTS = {"run", "start", "experiment", "launch", "exec", "main", "fit"}
+_TRUST = 2.0  # how much a judgement by name and code counts beside all signs
+_LAST = 100.0  # puts an answer behind all others
 _Ranked = tuple[float, str, str, Answer]  # weight, place, script
 
 # Libraries of pages that people click on.
 _PAGES = {"streamlit", "gradio", "dash", "nicegui"}
-_ASIDE = {
-    "diagnostics",
-    "benchmark",
-    "benchmarks",
-    "benchmarking",
-    "profiling",
-    "deployment",
-    "deploy",
-}
 
 
 def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
@@ -64,7 +55,7 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
     for command in repo.scripts.commands:
         kind = _kind(repo, command)
         if kind:
-            verb = _verb(repo, command)
+            verb = verb_of(repo, command)
             documented.setdefault((kind, command.target, verb), []).append(command)
     found: dict[str, list[_Ranked]] = {"train": [], "evaluate": []}
     for (kind, target, _), commands in documented.items():
@@ -75,8 +66,8 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
     seen = {(kind, target) for kind, target, _ in documented}
     for kind, path, answer in _undocumented(repo, seen):
         found[kind].append((-answer.confidence, path, path, answer))
-    if not found["train"]:
-        found["train"] += _unnamed(repo)
+    evaluated = {(target, verb) for kind, target, verb in documented if kind == "evaluate"}
+    found["train"] = _weighed(repo, found["train"], evaluated)
     known = {target for *_, target, _ in found["evaluate"]}
     switched = [item for item in _switched(repo, found["train"]) if item[2] not in known]
     found["evaluate"] += switched[: 1 if found["evaluate"] else 5]
@@ -86,18 +77,78 @@ def commands(repo: Repository) -> dict[str, tuple[Answer, ...]]:
         said = {id(item): _said(item[3]) if kind == "evaluate" else 0 for item in answers}
         answers.sort(key=lambda item: (item[0], aside[item[2]], said[id(item)], place_key(item[1])))
         # What is far less sure than the best may be a benchmark or a tool.
-        sure = -answers[0][0] - 0.3 if answers else 0.0
+        sure = answers[0][-1].confidence - 0.3 if answers else 0.0
         targets = [target for _, _, target, _ in answers if repo.sure[kind, target] > sure]
         repo.chosen[kind] = list(dict.fromkeys(targets))
         result[kind] = tuple(answer for *_, answer in answers[:COMMANDS])
     return result
 
 
+def _weighed(
+    repo: Repository, judged: list[_Ranked], evaluated: set[tuple[str, str]]
+) -> list[_Ranked]:
+    """Return the commands that train by all that speaks for them, best first.
+
+    Args:
+        repo: The repository.
+        judged: What is said to train by its name and its own code, with how sure that is.
+        evaluated: Programs that documents call to evaluate.
+    """
+    shown = [(program, signs(repo, program)) for program in programs(repo)]
+    weighed = [(score(found), program, found) for program, found in shown]
+    ranked = []
+    for weight, place, target, answer in judged:
+        said = ("", *answer.value["documented"].split())
+        own = [(p.verb in said, worth) for worth, p, _ in weighed if p.target == target]
+        worth = max(worth for fits, worth in own if fits == max(own)[0])
+        # Beside a documented call with a verb, one without it is only the program's name.
+        verbs = {
+            p.verb
+            for _, p, found in weighed
+            if p.target == target and p.commands and can_train(found)
+        } - {""}
+        lacking = bool(verbs) and not verbs & set(said)
+        ranked.append((_LAST * lacking - worth + _TRUST * weight, place, target, answer))
+    best = min([0.0, *(weight for weight, *_ in ranked)])
+    for worth, program, found in sorted(weighed, key=lambda item: -item[0]):
+        aside = (program.target, program.verb) in evaluated or verb_kind(program.verb) == "evaluate"
+        if worth <= -best:
+            break
+        if can_train(found) and not aside and not repo.files.is_test(program.target):
+            ranked.append((-worth, program.target, program.target, _unnamed(repo, program)))
+            break
+    return ranked
+
+
+def _unnamed(repo: Repository, program: Program) -> Answer:
+    """Return how a program is run of which nothing says by itself that it trains."""
+    target, verb = program.target, (program.verb,) if program.verb else ()
+    told = sorted(program.commands, key=preference)
+    told = [command for command in told if not evaluates(command.argv)]
+    if told:
+        argv, places = told[0].argv, [command.place for command in told]
+    elif program.entries:
+        argv, places = (program.entries[0].name, *verb), [program.entries[0].place]
+    else:
+        argv = (*_python(repo, target), *verb)
+        places = [f"{target}:{abs(repo.facts[target].main) or 1}"]
+    _choose(repo, "train", target, 0.6)
+    return _answer(repo, "train", argv, target, 0.6, places, program.verb)
+
+
+def _python(repo: Repository, path: str) -> tuple[str, ...]:
+    """Return how a script is run that no document calls."""
+    runner = ("uv", "run") if repo.scripts.uv else ()
+    module = re.sub(r"(/__main__)?\.py$", "", path.removeprefix("src/"))
+    named = repo.facts[path].relative and all(p.isidentifier() for p in module.split("/"))
+    return (*runner, "python", *(("-m", module.replace("/", ".")) if named else (path,)))
+
+
 def _said(answer: Answer) -> int:
     """Return how plainly a command says that it evaluates: `eval` before `play`."""
     named = {word for part in answer.value["command"][:4] for word in words(part)}
-    known = [place for place, word in enumerate(_EVALUATES) if word in named]
-    return min(known, default=len(_EVALUATES))
+    known = [place for place, word in enumerate(EVALUATES) if word in named]
+    return min(known, default=len(EVALUATES))
 
 
 def _elsewhere(repo: Repository, target: str) -> bool:
@@ -106,76 +157,9 @@ def _elsewhere(repo: Repository, target: str) -> bool:
     return target.rpartition("/")[0] != first.rpartition("/")[0]
 
 
-def _unnamed(repo: Repository) -> Iterable[_Ranked]:
-    """Yield the commands of which nothing says that they train, where no other does.
-
-    A program that reaches what learns and steps, and that a document calls or that is installed,
-    is what trains.
-    """
-    for command in sorted(repo.scripts.commands, key=preference):
-        reached = {key for fact in repo.closure(command.target, 8) for key in fact.signals}
-        if command.entry and repo.facts[command.target].subcommands:
-            continue  # it says what it can do, and training is none of it
-        named = set(words("/".join(command.target.split("/")[-2:])))
-        if named & OTHER_WORDS or evaluates(command.argv) or _verb_kind(_verb(repo, command)):
-            continue
-        if _learns(reached) or "train_call" in repo.facts[command.target].signals:
-            _choose(repo, "train", command.target, 0.6)
-            places = [command.place]
-            answer = _answer(repo, "train", command.argv, command.target, 0.6, places)
-            yield -0.6, command.place, command.target, answer
-            return
-    for path in sorted(repo.facts, key=lambda path: not _is_told(repo, path)):
-        fact = repo.facts[path]
-        # Beside the package, such as among its benchmarks, but nothing else trains.
-        judged = _purpose(repo, path) if is_script(fact) else Purpose("", 0.0)
-        if not judged.kind and fact.main > 0 and "train_call" in fact.signals:
-            # A loop of self-play steps no environment, but it trains.
-            if any("gradient" in item.signals for item in repo.closure(path, 8)):
-                judged = Purpose("train", 0.7, fact.signals["train_call"])
-        named = set(words(path.rpartition("/")[2]))
-        if not judged.kind and "agent_run" in fact.signals and not named & OTHER_WORDS:
-            judged = Purpose("train", 0.7, fact.signals["agent_run"])
-        sure = 0.55 if fact.main > 0 else 0.7  # what says where it begins is meant to be run
-        if judged.kind == "train" and judged.sure >= sure and not repo.files.is_test(path):
-            _choose(repo, "train", path, 0.5)
-            argv, places = ("python", path), [f"{path}:{judged.line}"]
-            yield -0.5, path, path, _answer(repo, "train", argv, path, 0.5, places)
-            return
-    for name, entry in sorted(repo.scripts.entries.items()):
-        reached = {key for fact in repo.closure(entry.target, 8) for key in fact.signals}
-        verbs = repo.facts[entry.target].subcommands
-        if {"gradient", "learn"} & reached and not verbs and not set(words(name)) & OTHER_WORDS:
-            _choose(repo, "train", entry.target, 0.5)
-            answer = _answer(repo, "train", (name,), entry.target, 0.5, [entry.place])
-            yield -0.5, entry.target, entry.target, answer
-            return
-
-
-def _is_told(repo: Repository, path: str) -> bool:
-    """Return whether the repository's description names a script."""
-    name = path.rpartition("/")[2]
-    return any(
-        name in repo.files.text(document)
-        for document in repo.files.paths
-        if "/" not in document and document.lower().startswith("readme")
-    )
-
-
-def _about_rl(repo: Repository, path: str) -> bool:
-    """Return whether a script, or what it uses, steps an environment or speaks of rewards."""
-    used = repo.closure(path, 6)
-    steps = {"env_step", "make_env"}
-    return any(fact.speaks or fact.rl or steps & set(fact.signals) for fact in used)
-
-
-def _learns(signals: set[str]) -> bool:
-    return bool({"gradient", "learn"} & signals) and "env_step" in signals
-
-
 def _switched(repo: Repository, train: list[_Ranked]) -> Iterable[_Ranked]:
     """Yield the evaluation that an option of a training script turns it into."""
-    for weight, place, target, answer in sorted(train, key=lambda item: item[0])[:5]:
+    for _, place, target, answer in sorted(train, key=lambda item: item[0])[:5]:
         argv = tuple(shlex.split(answer.value["documented"]))
         line = command_line(repo, target, argv, "")
         switch = evaluation_switch(repo.facts[target], line.options)
@@ -187,7 +171,8 @@ def _switched(repo: Repository, train: list[_Ranked]) -> Iterable[_Ranked]:
             places = [f"{home}:{switch[1]}", *answer.evidence[:1]]
             given = (*kept, *switch[0])
             _choose(repo, "evaluate", target, 0.6)
-            yield weight, place, target, _answer(repo, "evaluate", given, target, 0.6, places)
+            evaluation = _answer(repo, "evaluate", given, target, 0.6, places)
+            yield -answer.confidence, place, target, evaluation
 
 
 def named(repo: Repository, script: str) -> Answer:
@@ -240,16 +225,16 @@ def _kind(repo: Repository, command: Command) -> str:
     named = _named_function(repo, command)
     if named:
         return named
-    verb = _verb(repo, command)
-    if verb and verb in _subcommands(repo, command.target):
-        return _verb_kind(verb)
+    verb = verb_of(repo, command)
+    if verb and verb in subcommands(repo, command.target):
+        return verb_kind(verb)
     judged = _purpose(repo, command.target, command.entry, command.context)
     if judged.kind == "train" and evaluates(command.argv):
         return "evaluate"
     if judged.kind and judged.sure < THRESHOLD and repo.files.is_test(command.target):
         return ""
     if not judged.kind:  # `launcher config.yaml train`
-        said = [_verb_kind(word) for word in command.argv[1:] if re.fullmatch("[a-z]+", word)]
+        said = [verb_kind(word) for word in command.argv[1:] if re.fullmatch("[a-z]+", word)]
         return next((kind for kind in said if kind), "")
     return judged.kind
 
@@ -276,15 +261,15 @@ def _documented(repo: Repository, kind: str, target: str, commands: list[Command
     confidence = base.get(best.source, 0.75)
     if best.source == "readme" and "/" in best.place:
         confidence -= 0.02  # of a part of the repository
-    verb = _verb(repo, best)
+    verb = verb_of(repo, best)
     if judged.sure < THRESHOLD and not verb and not _named_function(repo, best):
         confidence -= 0.35
-    if repo.files.is_test(target) or _ASIDE & set(target.split("/")):
+    if repo.files.is_test(target) or ASIDE & set(target.split("/")):
         confidence -= 0.3
     reached = {key for fact in repo.closure(target, 6) for key in fact.signals}
     if kind == "train" and not {"env_step", "make_env"} & reached:
         confidence -= 0.1  # it may train something else
-        if not _about_rl(repo, target):
+        if not about_rl(repo, target):
             confidence = min(confidence, max(confidence - 0.15, THRESHOLD))
     if best.bare:
         confidence -= 0.05  # how it is told what to do stands elsewhere
@@ -307,17 +292,17 @@ def _undocumented(
     for name, entry in sorted(repo.scripts.entries.items()):
         judged = _purpose(repo, entry.target, name)
         kind = judged.kind if judged.sure >= 0.7 and not repo.files.is_test(entry.target) else ""
-        verbs = _subcommands(repo, entry.target)
+        verbs = subcommands(repo, entry.target)
         # `tool test` may as well run the tests.
-        kinds = {verb: _verb_kind(verb) for verb in verbs if _verb_kind(verb) and verb != "test"}
-        if kinds and not _verb_kind(name):
-            for verb, verb_kind in kinds.items():
-                if (verb_kind, entry.target) not in seen:
+        kinds = {verb: verb_kind(verb) for verb in verbs if verb_kind(verb) and verb != "test"}
+        if kinds and not verb_kind(name):
+            for verb, told in kinds.items():
+                if (told, entry.target) not in seen:
                     places = [entry.place, verbs[verb]]
-                    _choose(repo, verb_kind, entry.target, 0.8)
+                    _choose(repo, told, entry.target, 0.8)
                     argv = (*runner, name, verb)
-                    answer = _answer(repo, verb_kind, argv, entry.target, 0.8, places, verb)
-                    yield verb_kind, entry.target, answer
+                    answer = _answer(repo, told, argv, entry.target, 0.8, places, verb)
+                    yield told, entry.target, answer
         elif kind and (kind, entry.target) not in seen and not _says_else(repo, entry.target, kind):
             _choose(repo, kind, entry.target, 0.85)
             places = [entry.place, f"{entry.target}:{judged.line}"]
@@ -331,18 +316,15 @@ def _undocumented(
         judged = _purpose(repo, path)
         # What runs on import as well is a script only if it says so by its name.
         sure = judged.sure - (0.15 if fact.main < 0 else 0.0)
-        sure -= 0.3 if _ASIDE & set(path.split("/")) else 0.0
+        sure -= 0.3 if ASIDE & set(path.split("/")) else 0.0
         sure -= 0.1 if judged.kind == "train" and without_reward(path) else 0.0
-        sure -= 0.3 if judged.kind == "train" and not _about_rl(repo, path) else 0.0
+        sure -= 0.3 if judged.kind == "train" and not about_rl(repo, path) else 0.0
         sure -= 0.3 if _PAGES & {module.partition(".")[0] for module in fact.modules} else 0.0
         if path in imported and not fact.options and not fact.parsed:
             sure -= 0.2  # a module that can be run to try it out
         if judged.kind and sure >= 0.6:
             _choose(repo, judged.kind, path, sure * 0.85)
-            module = re.sub(r"(/__main__)?\.py$", "", path.removeprefix("src/"))
-            named = fact.relative and all(part.isidentifier() for part in module.split("/"))
-            target = ("-m", module.replace("/", ".")) if named else (path,)
-            argv = (*runner, "python", *target)
+            argv = _python(repo, path)
             places = [f"{path}:{judged.line}", f"{path}:{abs(fact.main)}"]
             answer = _answer(repo, judged.kind, argv, path, sure * 0.85, places)
             yield judged.kind, path, answer
@@ -352,27 +334,8 @@ def _says_else(repo: Repository, target: str, kind: str) -> bool:
     """Return whether a program lists what it can do, and nothing of that is of a kind."""
     verbs = repo.facts[target].subcommands
     said = {word for verb in verbs for word in words(verb)}
-    wanted = TRAIN_WORDS | _ALGORITHMS if kind == "train" else EVALUATE_WORDS
+    wanted = TRAIN_WORDS | ALGORITHMS if kind == "train" else EVALUATE_WORDS
     return len(verbs) > 2 and not said & (wanted | _STARTS)
-
-
-def _subcommands(repo: Repository, target: str) -> dict[str, str]:
-    """Return the verbs of a command-line program, each with its place."""
-    found: dict[str, str] = {}
-    for fact in repo.closure(target, depth=2)[:40] if target in repo.facts else ():
-        if repo.files.is_test(fact.path):
-            continue
-        for verb, line in fact.subcommands.items():
-            found.setdefault(verb, f"{fact.path}:{line}")
-        for setting, values in fact.compared.items() if fact.path == target else ():
-            option = f"--{setting.rpartition('.')[2]}"
-            # `mode == "eval"` may ask for anything, unless the command line has it.
-            last = setting.rpartition(".")[2]
-            given = last in fact.positional or not {"mode", "action"} & set(words(last))
-            if set(words(setting)) & _VERBS and option not in fact.options and given:
-                for verb, line in values.items():
-                    found.setdefault(verb, f"{fact.path}:{line}")
-    return found
 
 
 def _answer(
@@ -406,31 +369,3 @@ def _module(repo: Repository, argv: tuple[str, ...], target: str) -> str:
         return ""
     shared = [other for other in repo.scripts.entries.values() if other.target == target]
     return entry.module if len({other.function for other in shared}) == 1 else ""
-
-
-def _verb(repo: Repository, command: Command) -> str:
-    """Return what a program is told to do: `train` in `tool train` and `python -m tool train`."""
-    if command.entry:
-        at = command.argv.index(command.entry) + 1
-    elif "-m" in command.argv[:4]:
-        at = command.argv.index("-m") + 2
-    else:
-        at = next((i + 1 for i, word in enumerate(command.argv) if word.endswith(".py")), 0)
-    rest = command.argv[at : at + 1]
-    if not rest or not re.fullmatch(r"[a-z][\w-]*", rest[0]):
-        return ""
-    known = command.entry or rest[0] in _subcommands(repo, command.target)
-    return rest[0] if known else ""
-
-
-def _verb_kind(verb: str) -> str:
-    first = words(verb)[:1]
-    if first in (("train",), ("learn",), ("fit",)) and (
-        len(words(verb)) == 1 or set(words(verb)[1:]) <= _ALGORITHMS
-    ):
-        return "train"
-    if len(words(verb)) == 1 and verb in _ALGORITHMS - {"rl", "agent", "policy", "marl"}:
-        return "train"  # `tool grpo`
-    if first and first[0] in _EVALUATES and len(words(verb)) == 1:
-        return "evaluate"
-    return ""

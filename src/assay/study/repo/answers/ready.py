@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
+from assay.study.repo.commands import RUNNERS
 from assay.study.repo.files import words
 from assay.study.repo.options import is_seed, seeds
 from assay.study.repo.parameters import CommandLine
@@ -169,7 +170,7 @@ def _sweeps(draft: _Draft) -> None:
 
 def _python(draft: _Draft, module: str) -> None:
     first = draft.words
-    runner = len(first) > 2 and first[1] == "run"
+    runner = tuple(first[:2]) in RUNNERS and len(first) > 2  # `tool run` may be a verb
     if runner and (first[2] == "python" or first[2].endswith(".py")):
         draft.how["python"] = f"instead of `{' '.join(first[: 3 if first[2] == 'python' else 2])}`"
         draft.words = ["{python}", *first[3 if first[2] == "python" else 2 :]]
