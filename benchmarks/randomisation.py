@@ -134,18 +134,23 @@ def all_seeds(found: Mapping[str, Any]) -> list[Any]:
 def table(found: Mapping[str, Any]) -> str:
     """Return the results as a table in Markdown."""
     lines = [
-        "| algorithm | environment | trained | undisturbed | mean loss [95 %] | loss per seed |",
-        "|---|---|---|---|---|---|",
+        "| algorithm | environment | shifts | trained | undisturbed | shifted | mean loss [95 %] "
+        "| loss per seed |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for case in found["cases"].values():
+    for name, case in found["cases"].items():
+        factors = CASES[name].factors
+        shifts = f"{', '.join(CASES[name].usual)} x {factors[0]:g} to {factors[-1]:g}"
         for arm, one in case["arms"].items():
+            shifted = np.mean([[*seed["shifted"].values()] for seed in one["seeds"]])
             nominal = np.mean([seed["nominal"] for seed in one["seeds"]])
             spread = t_interval(one["losses"]) if len(one["losses"]) > 1 else None
             loss = f"{np.mean(one['losses']):.2f}"
             loss += f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else ""
             each = ", ".join(f"{value:.2f}" for value in one["losses"])
             lines.append(
-                f"| {case['algorithm']} | {case['env']} | {arm} | {nominal:.0f} | {loss} | {each} |"
+                f"| {case['algorithm']} | {case['env']} | {shifts} | {arm} | {nominal:.0f} "
+                f"| {shifted:.0f} | {loss} | {each} |"
             )
     return "\n".join(lines)
 

@@ -6,8 +6,9 @@
     python benchmarks/teams.py returns --seeds 1 --steps 6000 --out /tmp/try.json
 
 Speed: IPPO on simple_spread with 32 copies, the same rollouts, minibatches, epochs and layers on
-both sides, as environment steps per second of the core's time. BenchMARL runs the task of VMAS,
-which is batched in torch and its fastest, and MPE2's own, which it steps one by one.
+both sides, as environment steps per second of the core's time. Ours has the start of a run in it,
+its last checkpoint and its last evaluation; BenchMARL's begins when all is built. It runs the task
+of VMAS, which is batched in torch and its fastest, and MPE2's own, which it steps one by one.
 
 Returns: both sides at their own defaults and equal environment steps, on MPE2's tasks (ours are
 batched copies, equal step for step), Discrete actions, episodes of 25 steps. Both are judged alike,

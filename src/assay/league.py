@@ -55,7 +55,8 @@ def run_game(path: Path) -> BoardGame:
     if name not in GAMES:
         raise ConfigError(
             f"The run '{path}' was trained on '{name}', which is not a board game.",
-            f"Only players of {', '.join(GAMES)} can meet.",
+            f"Only players of {', '.join(GAMES)} can meet. `assay compare` sets returns of runs on "
+            "one task side by side, and `assay evaluate equilibria` judges strategies of games.",
         )
     return GAMES[name]
 

@@ -69,7 +69,8 @@ def test_who_plays_against_others() -> None:
 def test_agents_that_see_little_get_a_memory() -> None:
     team = next(one["problem"] for one in HELD_OUT if "one reward, global state" in one["about"])
     settings = {one.spec.name: one.settings for one in choose(Problem(**team))[0]}
-    assert settings["mappo"]["memory"] == "gru" and "memory" not in settings["qmix"]
+    assert settings["mappo"]["memory"] == settings["qmix"]["memory"] == "gru"
+    assert "memory" not in settings["maddpg"]
     seen = team | {"mdp": team["mdp"] | {"observability": "full"}}
     assert all("memory" not in one.settings for one in choose(Problem(**seen))[0])
 

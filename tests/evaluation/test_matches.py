@@ -190,7 +190,9 @@ def test_an_agent_is_evaluated_against_players_and_runs(runs: dict[str, Path]) -
 def test_those_who_cannot_meet_are_refused(runs: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match=r"plays connect_four, not tictactoe"):
         evaluate_against(runs["tictactoe"], runs["connect_four"], games=2)
-    with pytest.raises(ConfigError, match="CartPole-v1', which is not a board game"):
+    with pytest.raises(
+        ConfigError, match=r"CartPole-v1', which is not a board game.\n.*`assay compare`"
+    ):
         evaluate_against(runs["cartpole"], "random", games=2)
     with pytest.raises(AssayError, match="nowhere"):
         evaluate_against(runs["tictactoe"], Path("nowhere"), games=2)

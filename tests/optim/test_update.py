@@ -360,6 +360,23 @@ class TestWays:
             assert torch.equal(other(data(1), 0.05), eager(data(1), 0.05))
         assert_same_steps(eager, other, rtol=0, atol=0)
 
+    def test_options_of_the_compiler_name_the_binary(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else a binary that another release compiled with other options would be run."""
+        monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+        monkeypatch.setattr(compile_cache, "_build", lambda graph, example, path, _: path.touch())
+
+        def found(name: str) -> Path:
+            one, nothing = [torch.zeros(2)], ([], [])
+            program = lambda x: [x.tanh()]  # noqa: E731
+            return compile_cache.compiled(program, one, name=name, names=lambda: nothing).path
+
+        usual = found("usual")
+        assert found("again") == usual
+        monkeypatch.setattr(compile_cache, "_options", dict)
+        assert found("other") != usual
+
     def test_a_torch_that_crashes_on_loading_is_found_out_in_a_child(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

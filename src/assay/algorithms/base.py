@@ -485,7 +485,13 @@ def _wrong_number(spec: AlgorithmSpec, spaces: Spaces) -> SpaceError:
     """Say that an environment has one agent and the algorithm is for several, or vice versa."""
     of_team = spaces.team is not None
     found = [registry.get(name).spec for name in sorted(registry.built_in())]
-    fitting = [one.name for one in found if (one.agents == "many") == of_team]
+    kind = type(spaces.action).__name__
+    fitting = [
+        one.name
+        for one in found
+        if (one.agents == "many") == of_team and kind in one.actions and one.expert is None
+        if one.loop in ("on_policy", "off_policy") and not {"rules", "designs"} & set(one.traits)
+    ]
     if spaces.team is not None:
         return SpaceError(
             f"{spec.name} trains one agent; this environment has {spaces.team.size}: "

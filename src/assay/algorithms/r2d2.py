@@ -40,6 +40,14 @@ from assay.algorithms.settings import (
     TargetSettings,
     Unused,
 )
+from assay.algorithms.shared.sequences import (
+    LONGEST_COMPILED,
+    draw_sequences,
+    learned_steps,
+    require_n_step_within,
+    sequence_priority,
+    unroll,
+)
 from assay.algorithms.shared.value_learning import learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
@@ -52,7 +60,6 @@ from assay.core.types import (
     Spaces,
     Tree,
     action_mask,
-    pack,
     tree_map,
     unpack,
 )
@@ -65,9 +72,6 @@ from assay.networks.rnn import Remembering, make_memory
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
 from assay.policies.heads import GreedyHead
-
-ETA = 0.9  # a sequence's priority: ETA max |delta| + (1 - ETA) mean |delta|
-LONGEST_COMPILED = 16  # steps: unrolled code grows with them, and so does the time to compile it
 
 
 @register(
@@ -165,19 +169,8 @@ class R2D2(Algorithm):
 
     def update(self, data: Replay[SequenceBatch]) -> None:
         """Take one gradient step on a batch of sequences; move the target when it is due."""
-        hp = self.hp
-        sample = data.sample(hp.batch_size, beta=hp.priority_beta(self.clock.progress))
-        obs = sample.obs  # [B, L + 1]
-        if self.obs_norm is not None:
-            obs = self.obs_norm.normalize_torch(obs)
-        batch = pack("obs", obs) | pack("carry", sample.carry)
-        for name in ("is_first", "valid", "action", "reward", "terminated", "truncated"):
-            batch[name] = getattr(sample, name)
-        if self.reward_scale is not None:
-            batch["reward"] = self.reward_scale.scale_torch(sample.reward)
-        if sample.weight is not None:
-            batch["weight"] = sample.weight
-        learn_values(self, data, sample, batch, hp.lr(self.clock.progress))
+        sample, batch = draw_sequences(self, data)
+        learn_values(self, data, sample, batch, self.hp.lr(self.clock.progress))
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp, carry = self.hp, unpack("carry", batch)
@@ -198,16 +191,13 @@ class R2D2(Algorithm):
             y = returns.n_step_return(reward, value, terminated, truncated, hp.gamma, hp.n_step)
             if hp.rescale:
                 y = rescale(y, hp.rescale_eps)
-            late = torch.arange(len(valid), device=valid.device) >= hp.burn_in
-            learned = valid * torch.where(late.unsqueeze(1), 1.0, is_first[:1])  # [L, B]
+            learned = learned_steps(valid, is_first, hp.burn_in)  # [L, B]
         td_error = (q - y) * learned
         weight = batch.get("weight", 1.0)
         loss = 0.5 * (td_error.square() * weight).sum() / learned.sum()
         metrics = {"q_mean": (q * learned).sum() / learned.sum()}
         if hp.prioritized:
-            size = td_error.abs()
-            mean = size.sum(0) / learned.sum(0)
-            metrics["priority"] = ETA * size.amax(0) + (1 - ETA) * mean
+            metrics["priority"] = sequence_priority(td_error, learned)
         return loss, metrics
 
 
@@ -231,23 +221,8 @@ class _RecurrentValues(Remembering):
 
     def forward(self, obs: Tree, carry: dict[str, Tensor], is_first: Tensor) -> Tensor:
         """Return q [L + 1, B, A] for observations [L + 1, B, ...] and flags [L, B]."""
-        features = self.encoder(tree_map(lambda x: x.flatten(0, 1), obs))
-        features = features.view(len(is_first) + 1, is_first.shape[1], -1)
-        first = torch.cat([is_first, torch.zeros_like(is_first[:1])])
-        states, burn_in = [], self.burn_in
-        if burn_in:
-            warm, carry = self.memory(features[:burn_in], carry, first[:burn_in])
-            # Only sequences that begin their episode learn from these steps, and through them.
-            begins = is_first[0] > 0
-            carry = {name: _joined(x, begins) for name, x in carry.items()}
-            states.append(warm)
-        states.append(self.memory(features[burn_in:], carry, first[burn_in:])[0])
-        return self.head(torch.cat(states))
-
-
-def _joined(x: Tensor, rows: Tensor) -> Tensor:
-    """Return x [B, ...] with a gradient in `rows` [B] only."""
-    return torch.where(rows.view(-1, *[1] * (x.ndim - 1)), x, x.detach())
+        flat = tree_map(lambda x: x.flatten(0, 1), obs)
+        return unroll(self, flat, carry, is_first, self.burn_in)
 
 
 def _refuse(hp: R2D2.Hyperparameters, num_envs: int) -> None:
@@ -256,10 +231,6 @@ def _refuse(hp: R2D2.Hyperparameters, num_envs: int) -> None:
             f"overlap={hp.overlap} is not less than sequence={hp.sequence}.",
             "Every sequence must bring a step that is new: lower overlap.",
         )
-    if hp.n_step > hp.sequence:
-        raise ConfigError(
-            f"n_step={hp.n_step} is longer than sequence={hp.sequence}.",
-            "Returns are cut at a sequence's end: use n_step <= sequence.",
-        )
+    require_n_step_within(hp.n_step, hp.sequence)
     if num_envs == 1:
         hp.reject_changed("epsilon_alpha", "with num_envs=1")

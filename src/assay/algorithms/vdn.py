@@ -3,12 +3,17 @@
 The value of all agents together is the sum of the values of each: Q_tot = sum_a Q_a. So each agent
 can act by its own values alone, and together they take the action that is best for the team.
 
-Deviations: agents see their last observation alone (the paper's have a recurrent memory); values
+`memory=gru` gives every agent a memory, as the paper's have an LSTM; sequences are replayed then.
+
+Deviations: without `memory`, which is the default, agents see their last observation alone; values
 are double (arXiv:1509.06461). The reward is the mean over agents; an agent that is not alive has
-the value 0.
+the value 0. A memory is not shown the last action, and its state is stored with a sequence, so that
+episodes may be longer than one.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch import Tensor
 
@@ -16,13 +21,13 @@ from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.shared.team_values import (
     TeamQ,
     TeamValueSettings,
+    learn_team_values,
     target_of,
     team_td_loss,
 )
-from assay.algorithms.shared.value_learning import draw_transitions, learn_values
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
-from assay.core.types import Batch, Spaces
+from assay.core.types import Spaces
 from assay.networks.mixing import SumMixer
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
@@ -36,7 +41,7 @@ from assay.policies.team import TeamPolicy, make_crews
     family="multi-agent",
     paper="arXiv:1706.05296",
     agents="many",
-    traits=("baseline", "central", "team"),
+    traits=("baseline", "central", "recall", "team"),
 )
 class VDN(Algorithm):
     """Values of a team that are the sum of those of each agent. The baseline of QMIX."""
@@ -53,6 +58,7 @@ class VDN(Algorithm):
         mixer = SumMixer()
         self.q = TeamQ(crews, hp, mixer).to(self.device)
         self.target = target_of(self.q)
+        self.auto_compiles = hp.auto_compiles()
         rule = Adam(max_grad_norm=hp.max_grad_norm)
         self.step = self.make_step(
             [Objective("q", self.q, self._loss, rule)], polyak=hp.follow(self.target, self.q)
@@ -60,11 +66,9 @@ class VDN(Algorithm):
         heads = [GreedyHead(crew.spaces.action, hp.explorer(self.clock)) for crew in crews]
         self.policy = self.make_team_policy(crews, list(self.q.nets), heads)
 
-    def update(self, data: Replay[Batch]) -> None:
+    def update(self, data: Replay[Any]) -> None:
         """Take one gradient step on a replay batch; move the target when it is due."""
-        sample, batch = draw_transitions(self, data)
-        lr = self.hp.lr(self.clock.progress)
-        learn_values(self, data, sample, batch, lr, noisy=self.hp.noisy)
+        learn_team_values(self, data)
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         return team_td_loss(self, batch)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -110,7 +110,7 @@ class Crew:
                 members = torch.arange(self.size, device=parts[AGENT_OBS].device)
                 parts[MEMBER] = members.repeat(rows)
             else:
-                parts[MEMBER] = np.tile(np.arange(self.size), rows)
+                parts[MEMBER] = _numbers(self.size, rows)
         return parts
 
     def actions(self, joint: Array) -> Array:
@@ -119,6 +119,14 @@ class Crew:
             return self.fold(joint)
         width = self.spaces.action.shape[0]
         return self.fold(joint.reshape(joint.shape[0], self.team_size, self.most))[:, :width]
+
+
+@lru_cache(maxsize=32)
+def _numbers(size: int, rows: int) -> np.ndarray:
+    """Return which of a crew of `size` each of [rows * size] is, read-only."""
+    numbers = np.tile(np.arange(size), rows)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def team_of(joint: Spaces) -> Team:

@@ -287,6 +287,8 @@ class TeamContract(AlgorithmContract):
         with pytest.raises(SpaceError, match="has one") as caught:
             build_algorithm(config, Spaces(observation, spaces.Discrete(2)), Clock(100))
         assert self.algorithm in caught.value.message and "ppo" in str(caught.value.fix)
+        for other in ("td3", "iql", "cfr"):  # of Box actions, of recorded data, of whole games
+            assert other not in str(caught.value.fix).replace(",", "").split()
         if "Box" not in spec.actions:
             with make_vector(TeamCase("box", (_UNIT, _UNIT)).factory()) as envs:
                 with pytest.raises(SpaceError, match="Box"):

@@ -55,6 +55,12 @@ def _moved(
     return position + velocity * DT, velocity * (1 - DAMPING) + force * DT
 
 
+def _length(gap: NDArray[Any]) -> NDArray[Any]:
+    """Return the lengths [...] of vectors [..., 2]."""
+    x, y = gap[..., 0], gap[..., 1]
+    return np.sqrt(x * x + y * y)
+
+
 class SimpleSpread(NativeTeam):
     """simple_spread_v3: N agents cover N landmarks, without bumping into each other.
 
@@ -83,9 +89,9 @@ class SimpleSpread(NativeTeam):
         limit = _limit(max_cycles, max_episode_steps)
         # Positions of agents and landmarks, and velocities of agents: [3 N, 2].
         super().__init__(num_envs, limit, agents, variables=6 * N, state=N * width)
-        self.count, self.local_ratio = N, local_ratio
-        pairs = list(itertools.combinations(range(N), 2))
-        self._pairs = np.array(pairs, np.int64).reshape(-1, 2)
+        self.count, self.local_ratio, self._width = N, local_ratio, width
+        self._pairs = list(itertools.combinations(range(N), 2))
+        self._ends = np.array(self._pairs, np.int64).reshape(-1, 2).T  # [2, pairs]
         others = [[j for j in range(N) if j != i] for i in range(N)]
         self._others = np.array(others, np.int64).reshape(N, N - 1)
 
@@ -100,11 +106,10 @@ class SimpleSpread(NativeTeam):
 
     def _advance(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         place, landmarks, velocity = self._parts(self._variables)
-        force = _forces(actions)
-        if len(self._pairs):
-            one, two = self._pairs.T
+        force, (one, two) = _forces(actions), self._ends
+        if self._pairs:
             gap = place[:, one] - place[:, two]
-            distance = np.sqrt(np.square(gap).sum(-1))
+            distance = _length(gap)
             # How deep two agents are in each other, softly.
             depth = -(distance - 2 * AGENT_SIZE) / CONTACT_MARGIN
             depth = np.logaddexp(0, depth) * CONTACT_MARGIN
@@ -113,16 +118,15 @@ class SimpleSpread(NativeTeam):
                 force[:, i] += push[:, pair]
                 force[:, j] -= push[:, pair]
         place[:], velocity[:] = _moved(place, velocity, force)
-        gaps = place[:, :, None] - landmarks[:, None]  # [N, agents, landmarks, 2]
-        nearest = np.sqrt(np.square(gaps).sum(-1)).min(1)
+        # [N, agents, landmarks] to [N, landmarks]
+        nearest = _length(place[:, :, None] - landmarks[:, None]).min(1)
         common = np.zeros(self.num_envs)
         for landmark in range(self.count):
             common -= nearest[:, landmark]
         own = np.zeros((self.num_envs, self.count))
-        if len(self._pairs):
-            gap = place[:, one] - place[:, two]
-            bumped = np.sqrt(np.square(gap).sum(-1)) < 2 * AGENT_SIZE
-            for pair, (i, j) in enumerate(self._pairs):
+        if self._pairs:
+            bumped = _length(place[:, one] - place[:, two]) < 2 * AGENT_SIZE
+            for pair, (i, j) in enumerate(self._pairs if bumped.any() else ()):
                 own[:, i] -= bumped[:, pair]
                 own[:, j] -= bumped[:, pair]
         reward = common[:, None] * (1 - self.local_ratio) + own * self.local_ratio
@@ -133,9 +137,10 @@ class SimpleSpread(NativeTeam):
         rows, n = len(variables), self.count
         to_landmarks = landmarks[:, None] - place[:, :, None]
         to_others = place[:, self._others] - place[:, :, None]
-        parts = [velocity, place, to_landmarks.reshape(rows, n, -1), to_others.reshape(rows, n, -1)]
-        silence = np.zeros((rows, n, 2 * (n - 1)))
-        seen = np.concatenate([*parts, silence], -1).astype(np.float32)
+        seen = np.zeros((rows, n, self._width), np.float32)  # the last ones are silence
+        seen[..., :2], seen[..., 2:4] = velocity, place
+        seen[..., 4 : 4 + 2 * n] = to_landmarks.reshape(rows, n, -1)
+        seen[..., 4 + 2 * n : 2 + 4 * n] = to_others.reshape(rows, n, -1)
         return seen, seen.reshape(rows, -1)
 
 

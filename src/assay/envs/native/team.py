@@ -76,10 +76,11 @@ class NativeTeam(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
         joint = joint_spaces(self.team, state)
         self.single_observation_space, self.single_action_space = joint
         self.observation_space, self.action_space = (batch_space(s, num_envs) for s in joint)
+        self._counts = np.array([getattr(space, "n", 0) for space in self.team.actions])
         self._mask = None
         if ACTION_MASK in joint[0].spaces:
-            counts = np.array([int(space.n) for space in self.team.actions])
-            self._mask = (np.arange(counts.max()) < counts[:, None]).astype(np.int8).reshape(-1)
+            counts = self._counts[:, None]
+            self._mask = (np.arange(counts.max()) < counts).astype(np.int8).reshape(-1)
         self._variables = np.zeros((num_envs, variables))
         self._elapsed = np.zeros(num_envs, np.int64)
         self._rngs: list[np.random.Generator] = []
@@ -153,8 +154,7 @@ class NativeTeam(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
 
     def _refuse_outside(self, actions: NDArray[Any]) -> None:
         if actions.dtype.kind in "iu":
-            counts = np.array([space.n for space in self.team.actions])
-            bad = (actions < 0) | (actions >= counts)
+            bad = (actions < 0) | (actions >= self._counts)
         else:
             bad = ~np.isfinite(actions)
         if np.count_nonzero(bad):
