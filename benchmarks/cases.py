@@ -98,6 +98,13 @@ def _word(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
+# A goal that is found by nobody who moves at random.
+_LONG_MAZE: dict[str, Any] = {"env_kwargs": {"length": 6, "reward": "sparse"}}
+# Networks, batches and updates of the size that HIRO's preset has there.
+_FLAT: dict[str, Any] = {
+    "num_envs": 8, "hidden": (64, 64), "batch_size": 128, "lr": 1e-3, "tau": 0.01,
+    "learning_starts": 500, "train_every": 4,
+}  # fmt: skip
 # By family, as the tables show them. A control follows the case it belongs to.
 _SPINE = "The spine"
 _CARTPOLE_NO_VELOCITY, _RECALL, _CHAIN = (
@@ -155,6 +162,12 @@ GROUPS: dict[str, tuple[Case, ...]] = {
              overrides={"her": "future"}, measure="success"),
         Case("sac-fetchreach", "sac", "FetchReach-v4", 3_500, 0.2, 1.0,
              overrides={"her": None}, control_of="sac-her-fetchreach", measure="success"),
+    ),
+    "Levels": (
+        Case("hiro-longmaze", "hiro", "assay/LongMaze-v0", 100_000, 0.6, 3.0, inclusive=True,
+             overrides=_LONG_MAZE),
+        Case("sac-longmaze", "sac", "assay/LongMaze-v0", 100_000, 0.2, 2.0,
+             overrides=_LONG_MAZE | _FLAT, control_of="hiro-longmaze"),
     ),
     "Lag between actor and learner": (
         Case("impala-lag", "impala", "CartPole-v1", 300_000, 475, 0.5, inclusive=True,

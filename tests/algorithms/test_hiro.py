@@ -180,6 +180,19 @@ class TestBatches:
             assert metrics[f"{level}q_mean"].item() == pytest.approx(q.mean().item())
             torch.testing.assert_close(algorithm._actor_loss(level, batch)[0].detach(), best)
 
+    def test_subgoals_before_tanh_can_be_penalised(self) -> None:
+        plain, kept = known(), known(goal_penalty=0.5)
+        batch = kept._high_batch(intervals())
+        with torch.no_grad():
+            before = torch.atanh(kept.high_actor(batch["obs"]))
+        differences = {}
+        for level, seen in ((LOW, kept._low_batch(intervals())), (HIGH, batch)):
+            losses = [one._actor_loss(level, seen)[0].item() for one in (kept, plain)]
+            differences[level] = losses[0] - losses[1]
+        # 0.5 times the mean square, of the higher level alone
+        assert differences[LOW] == 0.0
+        assert differences[HIGH] == pytest.approx(0.5 * before.square().mean().item(), rel=1e-4)
+
 
 class _Draws:
     def __init__(self, values: list[float]) -> None:

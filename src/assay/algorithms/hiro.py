@@ -13,10 +13,10 @@ lower one from a step of each, the higher one from the whole.
 
 Deviations: squared errors in place of Huber's; one replay in place of two; the noises are shares of
 the scales, and smaller; subgoals can also be drawn uniformly (`goal_epsilon`), and are while
-actions are random; the lower level sees its place, which the authors' code blanks, but not an
-environment's `desired_goal`; it bootstraps where an episode terminates, since its rewards are
-negative and an end would be something to seek. An interval that an episode's end cuts short counts
-with the rewards it has.
+actions are random; the higher actor can be kept from saturating (`goal_penalty`); the lower level
+sees its place, which the authors' code blanks, but not an environment's `desired_goal`; it
+bootstraps where an episode terminates, since its rewards are negative and an end would be something
+to seek. An interval that an episode's end cuts short counts with the rewards it has.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.registry import register
 from assay.core.schedules import ProbabilitySchedule, Schedule, constant
-from assay.core.types import SequenceBatch, Spaces, Tree, pack, tree_map
+from assay.core.types import SequenceBatch, Spaces, Tree, pack, tree_map, unpack
 from assay.functional.subgoals import (
     action_likelihood,
     goal_candidates,
@@ -104,6 +104,12 @@ class HIRO(Algorithm):
         )
         goal_epsilon: ProbabilitySchedule = Field(
             constant(0.1), description="Share of uniform subgoals in exploring; a schedule."
+        )
+        goal_penalty: float = Field(
+            0.0,
+            ge=0,
+            description="Weight of squared subgoals before tanh in the higher actor's "
+            "loss; keeps it from saturating while rewards are rare.",
         )
 
         def unused(self, spaces: Spaces) -> Unused:
@@ -270,4 +276,8 @@ class HIRO(Algorithm):
 
     def _actor_loss(self, level: str, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         # J = -E[Q_1(s, mu(s))]
-        return first_critic_loss(self, batch, level)
+        loss, metrics = first_critic_loss(self, batch, level)
+        if level == HIGH and self.hp.goal_penalty:
+            before = self.high_actor[:-1](unpack("obs", batch))  # [B, G], before tanh
+            loss = loss + self.hp.goal_penalty * before.square().mean()
+        return loss, metrics
