@@ -401,7 +401,7 @@ class GAIL(Managed):
     ) -> None: ...
 
 class HIRO(Managed):
-    """A level that sets subgoals over one that reaches them. No gain over SAC is shown yet."""
+    """A level that sets subgoals over one that reaches them, for long ways to rare rewards."""
     def __init__(
         self, env: EnvLike | None = None, *, name: str | None = None,
         root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,

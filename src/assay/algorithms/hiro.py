@@ -64,7 +64,7 @@ LOW, HIGH = "low_", "high_"  # the levels, as names of networks, steps and metri
     traits=("levels",),
 )
 class HIRO(Algorithm):
-    """A level that sets subgoals over one that reaches them. No gain over SAC is shown yet."""
+    """A level that sets subgoals over one that reaches them, for long ways to rare rewards."""
 
     class Hyperparameters(SmoothingSettings, ActorCriticSettings):
         """Settings of HIRO."""
@@ -162,7 +162,7 @@ class HIRO(Algorithm):
             rng=self.rng,
         )
 
-    def _networks(self, space: gym.Space[Any], size: int) -> tuple[nn.Module, nn.Module]:
+    def _networks(self, space: gym.Space[Any], size: int) -> tuple[nn.Sequential, nn.Module]:
         """Return actor and critics of a level that sees `space` and decides `size` numbers."""
         encoder = make_encoder(space, **self.hp.encoder(), init="torch")
         head = mlp((encoder.out_features, size), init="torch")
