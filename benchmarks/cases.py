@@ -164,7 +164,7 @@ GROUPS: dict[str, tuple[Case, ...]] = {
              overrides={"her": None}, control_of="sac-her-fetchreach", measure="success"),
     ),
     "Levels": (
-        Case("hiro-longmaze", "hiro", "assay/LongMaze-v0", 100_000, 0.6, 3.0, inclusive=True,
+        Case("hiro-longmaze", "hiro", "assay/LongMaze-v0", 100_000, 0.6, 3.0,
              overrides=_LONG_MAZE),
         Case("sac-longmaze", "sac", "assay/LongMaze-v0", 100_000, 0.2, 2.0,
              overrides=_LONG_MAZE | _FLAT, control_of="hiro-longmaze"),
