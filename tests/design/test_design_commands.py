@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+import assay
 from assay.cli.app import app
 from assay.design.choose import choose
 from assay.design.documents import parse_text, read_document
@@ -317,7 +319,10 @@ class TestBlueprint:
         ("changes", "words"),
         [
             ({"mdp.gamma": 1.0, "mdp.endings": [], "mdp.limit": None}, "mdp.gamma_one"),
-            ({"agents": {"types": [{"name": "a", "count": 2}]}}, "for one agent only"),
+            (
+                {"agents": {"types": [{"name": "a", "count": 2}], "turns": "alternating"}},
+                "these take turns",
+            ),
             ({"name": "json"}, None),
             ({"architecture.learner.batch_size": 7}, "minibatch"),
         ],
@@ -383,12 +388,84 @@ def test_written_environments_of_every_kind_pass_the_checks(
         name=name, state={"entries": entries}, action=action,
         mdp={"limit": 20, "endings": [{"name": "lost", "kind": "failure"}]},
     )  # fmt: skip
-    env, files = environment_files(problem, "ppo")
-    for path, text in files.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
+    env = on_path(*environment_files(problem, "ppo"), tmp_path, monkeypatch)
     results = check_env(env, steps=100)
     assert [one for one in results if not one.ok] == []
-    for path in tmp_path.glob("tests/*.py"):
+
+
+def on_path(env: str, files: dict[str, str], place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Write the files of a package to a place that is imported from, and return the id."""
+    for path, text in files.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_text(text)
+    monkeypatch.syspath_prepend(place)
+    for path in place.glob("tests/*.py"):
         compile(path.read_text(), str(path), "exec")
+    return env
+
+
+TYPES = [
+    {"name": "truck", "count": 2, "observation": [5], "action": {"kind": "discrete", "n": 3}},
+    {"name": "scout", "count": 1},
+]
+
+
+class TestTeams:
+    def problem(self, name: str, **agents: Any) -> Problem:
+        return Problem(
+            name=name, state={"entries": ENTRIES[1]}, action=ACTIONS[0] | {"n": 2},
+            agents={"types": TYPES, "turns": "simultaneous", **agents}, mdp={"limit": 20},
+        )  # fmt: skip
+
+    def test_a_written_one_passes_the_checks_and_trains(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None
+    ) -> None:
+        from assay.design.environment import environment_files
+        from assay.envs.checks import check_env
+
+        problem = self.problem("convoy_env", reward="individual")
+        env = on_path(*environment_files(problem, "ippo"), tmp_path, monkeypatch)
+        assert env == "convoy_env:parallel_env"
+        results = {one.name: one for one in check_env(env, steps=100)}
+        assert [one for one in results.values() if not one.ok] == []
+        assert "2 truck, 1 scout" in results["agents"].detail
+        assert "saved" in results["state"].detail and "cannot" not in results["state"].detail
+        run = assay.train(
+            "ippo", env, env_steps=40, num_envs=1, root=tmp_path, eval_episodes=1, sinks=(),
+            sharing="type",
+        )  # fmt: skip
+        assert run.status == "done"
+
+    @pytest.mark.parametrize(("reward", "state"), [("team", True), ("individual", False)])
+    def test_rewards_and_the_global_state_are_those_asked_for(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        forget: None,
+        reward: str,
+        state: bool,
+    ) -> None:
+        from assay.design.environment import environment_files
+
+        problem = self.problem(f"{reward}_env", reward=reward, global_state=state)
+        env = on_path(*environment_files(problem, "mappo"), tmp_path, monkeypatch)
+        made = importlib.import_module(env.partition(":")[0]).parallel_env()
+        made.reset(seed=1)
+        _, rewards, *_ = made.step({agent: 1 for agent in made.agents})
+        assert (len(set(rewards.values())) == 1) == (reward == "team")
+        assert hasattr(made, "state_space") == state
+        if state:
+            assert made.state_space.contains(made.state())
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [({"state": None}, "'scout' see nothing"), ({"action": None}, "type 'scout' do")],
+    )
+    def test_types_that_see_or_do_nothing_are_named(
+        self, changes: dict[str, Any], words: str
+    ) -> None:
+        from assay.design.environment import environment_files
+
+        problem = self.problem("blind_env").model_copy(update=changes)
+        with pytest.raises(DesignError, match=words):
+            environment_files(problem, "ippo")

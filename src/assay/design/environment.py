@@ -8,9 +8,19 @@ from __future__ import annotations
 from string import Template
 from typing import Any
 
-from assay.design.problem import Action, Bound, Problem, RewardTerm, StateEntry
+from assay.design.problem import (
+    Action,
+    ActionPart,
+    Agents,
+    AgentType,
+    Bound,
+    Problem,
+    RewardTerm,
+    StateEntry,
+)
 from assay.design.rules import DesignError
 from assay.design.sizes import assumed_steps, limits
+from assay.design.team_environment import team_files
 from assay.envs.skeleton import package_files, refuse_name
 
 
@@ -18,19 +28,16 @@ def environment_files(problem: Problem, algorithm: str) -> tuple[str, dict[str, 
     """Return the id of the environment, and the files of its package by their paths.
 
     Raises:
-        DesignError: State or action is missing, or there is more than one agent.
+        DesignError: State or action is missing, or agents take turns.
         ConfigError: The problem's name cannot be that of a package.
     """
     state, action = problem.state, problem.action
-    if state is None or action is None or action.kind in (None, "hybrid"):
+    agents = problem.agents if problem.agents is not None else Agents()
+    several = sum(kind.count for kind in agents.types) > 1
+    if not several and (state is None or action is None or action.kind in (None, "hybrid")):
         raise DesignError(
             "Without a state and an action no environment can be written.",
             "Describe both, or name an environment that exists: env: ID.",
-        )
-    if problem.agents is not None and sum(kind.count for kind in problem.agents.types) > 1:
-        raise DesignError(
-            "An environment is written for one agent only, and there are several.",
-            "Name one that exists: env: simple_spread_v3.",
         )
     if problem.mdp is not None and problem.mdp.goals:
         raise DesignError(
@@ -40,8 +47,23 @@ def environment_files(problem: Problem, algorithm: str) -> tuple[str, dict[str, 
     name = problem.name if problem.name.endswith("_env") else f"{problem.name}_env"
     title = refuse_name(name)
     # What is privileged, and texts, the agent does not see.
-    seen = [entry for entry in state.entries if not entry.privileged and entry.kind != "text"]
+    entries = state.entries if state is not None else ()
+    seen = [entry for entry in entries if not entry.privileged and entry.kind != "text"]
     terms = problem.reward.terms if problem.reward is not None else ()
+    limit = (problem.mdp.limit if problem.mdp is not None else None) or assumed_steps(problem)
+    if several:
+        return team_files(
+            problem,
+            agents,
+            name=name,
+            algorithm=algorithm,
+            observations={kind.name: _seen(kind, seen) for kind in agents.types},
+            actions={kind.name: _done(kind, action) for kind in agents.types},
+            terms=_terms(terms),
+            endings=_endings(problem).replace("np.abs(self._x).max()", "1.0 - near"),
+            limit=limit,
+        )
+    assert action is not None
     words = {
         "title": title,
         "name": name,
@@ -60,10 +82,33 @@ def environment_files(problem: Problem, algorithm: str) -> tuple[str, dict[str, 
         name,
         env=Template(_ENV).substitute(words),
         test=Template(_TEST).substitute(words),
-        limit=(problem.mdp.limit if problem.mdp is not None else None) or assumed_steps(problem),
+        limit=limit,
         algorithm=algorithm,
     )
     return f"{name}:{title}-v0", files
+
+
+def _seen(kind: AgentType, entries: list[StateEntry]) -> str:
+    """Return what agents of a type see, as code: their own, or else the state."""
+    if kind.observation is not None:
+        return f"gym.spaces.Box(-np.inf, np.inf, {tuple(kind.observation)}, np.float32)"
+    if not entries:
+        raise DesignError(
+            f"Agents of type '{kind.name}' see nothing.",
+            "Describe a state, or give the type an observation.",
+        )
+    return _observation_space(entries)
+
+
+def _done(kind: AgentType, action: Action | None) -> str:
+    """Return what agents of a type do, as code: their own, or else the action of all."""
+    own = kind.action if kind.action is not None else action
+    if own is None or own.kind in (None, "hybrid"):
+        raise DesignError(
+            f"No environment can be written for what agents of type '{kind.name}' do.",
+            "Give the type an action that is no hybrid, or name an environment: env: ID.",
+        )
+    return _action_space(own)
 
 
 def _observation_space(entries: list[StateEntry]) -> str:
@@ -105,7 +150,7 @@ def _observe(entries: list[StateEntry]) -> str:
     )
 
 
-def _action_space(action: Action) -> str:
+def _action_space(action: Action | ActionPart) -> str:
     if action.kind == "discrete":
         return f"gym.spaces.Discrete({action.n})"
     if action.kind == "multi_discrete":

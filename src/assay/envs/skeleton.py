@@ -64,7 +64,17 @@ def write_skeleton(name: str, place: Path, actions: Actions = "discrete") -> tup
     return target, f"{name}:{title}-v0"
 
 
-def package_files(name: str, *, env: str, test: str, limit: int, algorithm: str) -> dict[str, str]:
+def package_files(
+    name: str,
+    *,
+    env: str,
+    test: str,
+    limit: int,
+    algorithm: str,
+    init: str | None = None,
+    env_id: str | None = None,
+    requires: str = "gymnasium>=1.0",
+) -> dict[str, str]:
     """Return the files of a package with an environment, by their paths.
 
     Args:
@@ -73,12 +83,19 @@ def package_files(name: str, *, env: str, test: str, limit: int, algorithm: str)
         test: The module with its tests.
         limit: Steps after which episodes are cut.
         algorithm: What its README trains with.
+        init: The package's `__init__.py`; by default it registers the environment.
+        env_id: What the environment is trained by, if that is not its registration.
+        requires: What the package needs beside NumPy.
     """
-    words = {"name": name, "title": title_of(name), "limit": str(limit), "algorithm": algorithm}
+    title = title_of(name)
+    words = {
+        "name": name, "title": title, "limit": str(limit), "algorithm": algorithm,
+        "id": env_id or f"{name}:{title}-v0", "requires": requires,
+    }  # fmt: skip
     return {
         "pyproject.toml": Template(_PROJECT).substitute(words),
         "README.md": Template(_README).substitute(words),
-        f"{name}/__init__.py": Template(_INIT).substitute(words),
+        f"{name}/__init__.py": init or Template(_INIT).substitute(words),
         f"{name}/env.py": env,
         f"tests/test_{name}.py": test,
     }
@@ -284,9 +301,9 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "$name"
 version = "0.1.0"
-description = "The environment $title-v0."
+description = "The environment $title."
 requires-python = ">=3.11"
-dependencies = ["gymnasium>=1.0", "numpy"]
+dependencies = ["$requires", "numpy"]
 
 [project.optional-dependencies]
 test = ["assay", "pytest"]
@@ -299,15 +316,15 @@ pythonpath = ["."]
 testpaths = ["tests"]
 """
 
-_README = """# $title-v0
-Write what the agent sees, does and is rewarded for. The environment is in `$name/env.py`, and is
-registered in `$name/__init__.py`.
+_README = """# $title
+Write what the agent sees, does and is rewarded for. The environment is in `$name/env.py`, and
+`$name/__init__.py` makes it known.
 
     pip install -e '.[test]'
     pytest
-    assay envs check $name:$title-v0
-    assay train $algorithm $name:$title-v0 env_steps=30000
+    assay envs check $id
+    assay train $algorithm $id env_steps=30000
 
-The part before the colon is the package that registers the id. From this directory it works without
-an installation.
+The part before the colon is the package that has it. From this directory it works without an
+installation.
 """
