@@ -14,7 +14,7 @@ import assay
 from assay.core.errors import CheckpointError, ConfigError, DataError, SpaceError
 from assay.experts.reward_model import FILE, FitSettings, RewardModel
 from assay.preferences.files import PreferenceSet
-from assay.preferences.fit import fit
+from assay.preferences.fit import doubts, fit
 
 SMALL = FitSettings(hidden=(16,), members=2, epochs=40, lr=1e-2)
 
@@ -148,3 +148,25 @@ class TestFiles:
         assert reward == pytest.approx(obs[0] + 0.25, abs=1e-5) and info["env_reward"] < 0
         with pytest.raises(SpaceError, match="same observations and actions"):
             model.wrap(gym.make("Acrobot-v1"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "accuracy", "log_loss", "words"),
+    [
+        (9, 3 / 9, 0.6, ["3 of 9 held-out answers right is no better than chance"]),
+        (9, 8 / 9, 0.6, []),  # by chance in 2 % of cases
+        (8, 6 / 8, 0.6, ["6 of 8"]),  # in 14 %
+        (40, 0.9, 2.7, ["log loss of 2.70 is worse than a coin's 0.69"]),
+        (4, 0.5, 0.9, ["2 of 4", "0.90"]),
+    ],
+)
+def test_held_out_answers_that_do_not_speak_for_it(
+    answers: int, accuracy: float, log_loss: float, words: list[str]
+) -> None:
+    found = doubts({"answers": answers, "accuracy": accuracy, "log_loss": log_loss})
+    assert len(found) == len(words)
+    assert all(word in text for word, text in zip(words, found, strict=True))
+
+
+def test_a_fit_without_held_out_answers_is_in_doubt() -> None:
+    assert "nobody knows" in doubts(None)[0]

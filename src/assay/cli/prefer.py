@@ -299,6 +299,7 @@ def fit(
     `assay train sac ENV reward_model=MODEL`.
     """
     from assay.preferences.files import PreferenceSet
+    from assay.preferences.fit import doubts
     from assay.preferences.fit import fit as learn
     from assay.preferences.inspection import biased
 
@@ -307,10 +308,12 @@ def fit(
         if not any(f"'{name}'" in text for name in without or ()):
             output.note(f"Warning: {text}")
     model = learn(found, out, _fitting(settings), without=without or (), tell=output.note)
+    facts = model.facts
+    for text in doubts(facts["quality"]):
+        output.note(f"Warning: {text}")
     if as_json:
         output.print_json({"model": str(out), **_shown(model)})
         return
-    facts = model.facts
     output.say(f"{out}: fitted to {facts['comparisons']} answers, bound={model.settings.bound}")
     for name, key in (("held-out", "quality"), ("fitted", "fitted")):
         if (quality := facts[key]) is None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import expit
+from scipy.stats import binomtest
 
 from assay.buffers.dataset import DatasetBuffer
 from assay.core.errors import DataError
@@ -266,3 +268,27 @@ def measure(
         "calibration_error": found.error,
         "calibration": [list(row) for row in found.rows],
     }
+
+
+def doubts(quality: Mapping[str, Any] | None) -> list[str]:
+    """Return why the answers that were held out do not speak for a model, in words.
+
+    Example:
+        >>> doubts({"answers": 40, "accuracy": 0.9, "log_loss": 0.4})
+        []
+    """
+    if quality is None:
+        return ["No answers were held out, so that nobody knows whether the model is any good."]
+    count, found = quality["answers"], []
+    right = round(quality["accuracy"] * count)
+    if binomtest(right, count, 0.5, alternative="greater").pvalue > 0.05:
+        found.append(
+            f"{right} of {count} held-out answers right is no better than chance. Label more "
+            "pairs, or look for what is wrong with them: assay prefer inspect."
+        )
+    if quality["log_loss"] > math.log(2):
+        found.append(
+            f"The held-out log loss of {quality['log_loss']:.2f} is worse than a coin's 0.69: the "
+            "model is too sure of itself. Set fewer epochs, or a larger weight_decay."
+        )
+    return found
