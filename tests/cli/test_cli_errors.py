@@ -95,7 +95,10 @@ def test_a_wrong_option_is_a_mistake_too(cli: Cli) -> None:
         (["train", "dqn", "Pendulum-v1"], ["dqn handles Discrete actions", "Box"]),
         (["train", "td3", "CartPole-v1"], ["td3 handles Box actions", "Discrete"]),
         (["train", "ppo", "CartPole-v1", "--device", "gpu"], ["'gpu'", "auto, cpu or cuda"]),
-        (["train", "ppo", "CartPole-v1", "horizon=3"], ["minibatch_size", "does not divide"]),
+        (
+            ["train", "ppo", "CartPole-v1", "horizon=3", "minibatch_size=64"],
+            ["minibatch_size=64", "does not divide"],
+        ),
         (["train", "ppo", "CartPole-v1", "seed=2", "--seed", "3"], ["seed is given twice"]),
         (["train", "ppo", "CartPole-v1", "env=Pendulum-v1"], ["env: Pendulum-v1", "CartPole-v1"]),
         (["train", "ppo", "CartPole-v1", "--config", "none.yaml"], ["'none.yaml'"]),
