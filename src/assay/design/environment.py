@@ -20,7 +20,7 @@ from assay.design.problem import (
 )
 from assay.design.rules import DesignError
 from assay.design.sizes import assumed_steps, limits
-from assay.design.team_environment import team_files
+from assay.design.team_environment import SHOWN, team_files
 from assay.envs.skeleton import package_files, refuse_name
 
 
@@ -77,6 +77,7 @@ def environment_files(problem: Problem, algorithm: str) -> tuple[str, dict[str, 
         "endings": _endings(problem),
         "success": _success(problem),
         "masks": _masks(action),
+        "shown": SHOWN,
     }
     files = package_files(
         name,
@@ -287,17 +288,7 @@ $terms        }
         return $observe
 
 
-def _shown(space: gym.Space[Any], x: float) -> Any:
-    """Return a number from -1 to 1 as a value of a space. Replace this by what is measured."""
-    if isinstance(space, gym.spaces.Discrete):
-        return np.int64(min(int((x + 1) / 2 * space.n), int(space.n) - 1))
-    if isinstance(space, gym.spaces.MultiBinary):
-        return np.full(space.shape, x > 0, np.int8)
-    assert isinstance(space, gym.spaces.Box)
-    low = np.where(np.isfinite(space.low), space.low, -1.0)
-    high = np.where(np.isfinite(space.high), space.high, 1.0)
-    return (low + (x + 1) / 2 * (high - low)).astype(space.dtype)
-'''
+$shown'''
 
 _TEST = '''"""Tests of $title: it keeps to the API, and its reward is the sum of its terms."""
 

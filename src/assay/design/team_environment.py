@@ -57,6 +57,7 @@ def team_files(
         "endings": endings,
         "reward": "float(np.mean(list(own.values())))" if agents.reward == "team" else "own[agent]",
         "limit": str(limit),
+        "shown": SHOWN,
         "state_space": _STATE_SPACE if agents.global_state else "",
         "state": _STATE if agents.global_state else "",
     }
@@ -78,6 +79,21 @@ def _spaces(spaces: Mapping[str, str]) -> str:
     """Return a mapping from types to spaces, as lines of code."""
     return "".join(f'        "{kind}": {space},\n' for kind, space in spaces.items())
 
+
+# A function of every environment that is written, also of those for one agent.
+SHOWN = '''def _shown(space: gym.Space[Any], x: float) -> Any:
+    """Return a number from -1 to 1 as a value of a space. Replace this by what is measured."""
+    if isinstance(space, gym.spaces.Dict):
+        return {name: _shown(part, x) for name, part in space.items()}
+    if isinstance(space, gym.spaces.Discrete):
+        return np.int64(min(int((x + 1) / 2 * space.n), int(space.n) - 1))
+    if isinstance(space, gym.spaces.MultiBinary):
+        return np.full(space.shape, x > 0, np.int8)
+    assert isinstance(space, gym.spaces.Box)
+    low = np.where(np.isfinite(space.low), space.low, -1.0)
+    high = np.where(np.isfinite(space.high), space.high, 1.0)
+    return (low + (x + 1) / 2 * (high - low)).astype(space.dtype)
+'''
 
 _INIT = '''"""The environment $title, for several agents."""
 
@@ -210,19 +226,7 @@ def _drive(space: gym.Space[Any], action: Any) -> float:
     return 2.0 * float(np.mean(share)) - 1.0
 
 
-def _shown(space: gym.Space[Any], x: float) -> Any:
-    """Return a number from -1 to 1 as a value of a space. Replace this by what is measured."""
-    if isinstance(space, gym.spaces.Dict):
-        return {name: _shown(part, x) for name, part in space.items()}
-    if isinstance(space, gym.spaces.Discrete):
-        return np.int64(min(int((x + 1) / 2 * space.n), int(space.n) - 1))
-    if isinstance(space, gym.spaces.MultiBinary):
-        return np.full(space.shape, x > 0, np.int8)
-    assert isinstance(space, gym.spaces.Box)
-    low = np.where(np.isfinite(space.low), space.low, -1.0)
-    high = np.where(np.isfinite(space.high), space.high, 1.0)
-    return (low + (x + 1) / 2 * (high - low)).astype(space.dtype)
-'''
+$shown'''
 
 _TEST = '''"""Tests of $title: it keeps to the API, and the same seed gives the same episode."""
 
