@@ -107,7 +107,7 @@ def _done(kind: AgentType, action: Action | None) -> str:
     if own is None or own.kind in (None, "hybrid"):
         raise DesignError(
             f"No environment can be written for what agents of type '{kind.name}' do.",
-            "Give the type an action that is no hybrid, or name an environment: env: ID.",
+            "Give the type an action that is not a hybrid, or name an environment: env: ID.",
         )
     return _action_space(own)
 
