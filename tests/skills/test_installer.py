@@ -325,6 +325,14 @@ class TestBadInput:
         finally:
             project.chmod(0o700)
 
+    def test_a_second_host_without_permission_stops_the_first(
+        self, project: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (project / ".agents").mkdir()
+        monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != ".agents")
+        said = self.refused(project, "--host", "claude", "--host", "codex")
+        assert "permission denied" in said and ".agents" in said
+
     def test_what_the_system_refuses(self, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(*_: Any) -> None:
             raise PermissionError(13, "Permission denied", "x")

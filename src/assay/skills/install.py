@@ -125,6 +125,8 @@ def install(place: Place, skills: list[Skill], *, force: bool = False, dry: bool
     gone = [path for path in ours if path not in wanted]
     report.changes += [_farewell(path, ours[path], force) for path in gone if path.exists()]
     index = _index_text(place, [every[name] for name in names], force)
+    if report.having("add", "update", "remove"):
+        _refuse_unwritable(place)
     if dry:
         return report
     with _writing(place):
@@ -292,6 +294,19 @@ def _refuse_links(place: Place, names: Iterable[str]) -> None:
 
 
 # ---------------------------------------------------------------------- doing it
+
+
+def _refuse_unwritable(place: Place) -> None:
+    """Refuse folders without permission before anything is written, also to another host."""
+    index = [place.index.parent] if place.index is not None else []
+    for folder in (*place.skills, place.agents, place.manifest.parent, *index):
+        there = next(one for one in (folder, *folder.parents) if one.exists())
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise SkillsError(
+                f"Cannot write '{there}': permission denied.",
+                "Nothing is changed. Give yourself the right to write there, or choose another "
+                "--scope or --root.",
+            )
 
 
 @contextmanager
