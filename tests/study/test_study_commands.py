@@ -222,6 +222,39 @@ def test_audit_without_a_study_writes_nothing(tmp_path: Path, monkeypatch) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
 
 
+RETURNED = """\
+import argparse
+import gymnasium as gym
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int)
+args = parser.parse_args()
+
+def train(seed):
+    env, episode_return = gym.make("CartPole-v1"), 0.0
+    env.reset(seed=seed)
+    for _ in range(100):
+        _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        episode_return += reward
+    return {"episode_return": episode_return}
+
+train(args.seed)
+"""
+
+
+def test_an_audited_metric_without_a_log_is_proposed_with_what_it_lacks(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """The table showed it, and the proposal of the JSON had no metric."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "train.py").write_text(RETURNED)
+    (metric,) = told("audit")["proposal"]["metrics"]
+    assert (metric["name"], metric["source"]) == ("episode_return", None)
+    assert metric["unreadable"] == "no log that a run writes was found"
+    assert "episode_return (no log that a run writes was found)" in study("audit")
+
+
 class TestBadInput:
     """One clear message, exit code 2, and nothing is changed."""
 
