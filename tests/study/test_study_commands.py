@@ -278,6 +278,38 @@ class TestBadInput:
         said = self.refused(repository, "contract", "check")
         assert "is malformed in line 2, column 7" in said
 
+    @pytest.mark.parametrize(
+        ("field", "value", "part"),
+        [
+            ("path", "<log dir>/metrics.jsonl", "<log dir>"),
+            ("path", "path/to/metrics.jsonl", "path/to/"),
+            ("path", "logs/TODO", "TODO"),
+            ("path", "FILE.jsonl", "FILE"),
+            ("key", "your_metric", "your_m"),
+        ],
+    )
+    def test_a_metric_that_was_never_filled_in(
+        self, repository: Path, field: str, value: str, part: str
+    ) -> None:
+        name = f"metrics.primary.source.{field}"
+        study("contract", "set", f"{name}={value}")
+        for words in (("check",), ("approve", "metrics", "--by", "Ada")):
+            said = " ".join(self.refused(repository, "contract", *words).split())
+            assert f"{name} is '{value}', where '{part}' stands for something to fill in." in said
+            assert f"assay study contract set {name}=VALUE" in said
+
+    def test_a_printed_metric_may_hold_any_pattern(self, repository: Path) -> None:
+        source = "{kind: stdout, key: 'KEY (?P<value>[0-9.]+)'}"
+        study("contract", "set", f"metrics.primary.source={source}")
+        study("contract", "approve", "metrics", "--by", "Ada")
+
+    def test_a_guardrail_that_was_never_filled_in(self, repository: Path) -> None:
+        rail = "{name: falls, margin: 1, source: {kind: csv, path: PATH, key: falls}}"
+        study("contract", "set", f"metrics.guardrails=[{rail}]")
+        said = " ".join(self.refused(repository, "contract", "check").split())
+        assert "metrics.guardrails[0].source.path is 'PATH'" in said
+        assert "edit contract.yaml" in said
+
     def test_an_unknown_schema_version(self, repository: Path) -> None:
         path = place(repository) / "contract.yaml"
         path.write_text(path.read_text().replace("schema_version: 1", "schema_version: 7"))

@@ -233,7 +233,7 @@ def check(call: Call) -> None:
     from assay.core.errors import EXIT_USER_ERROR
     from assay.study.agree import budget, checkout, interpreter, protocol
     from assay.study.agree.approvals import missing
-    from assay.study.agree.rules import refuse_network, refuse_unguarded
+    from assay.study.agree.rules import refuse_network, refuse_placeholders, refuse_unguarded
     from assay.study.agree.scope import pinned
     from assay.study.judge import power
     from assay.study.run import gpus, planning
@@ -244,6 +244,7 @@ def check(call: Call) -> None:
     agreed = found.contract()
     changeable = dict.fromkeys(agreed.scope.parameters, 0)  # any value: it is only written down
     planning.command(agreed, 0, found.path, changeable | agreed.baseline.parameters)
+    refuse_placeholders(agreed)
     refuse_network(agreed)
     refuse_unguarded(found.root, agreed)
     budget.refuse_small(agreed, trial_seconds(found))
