@@ -8,7 +8,7 @@ One process, one thread; the contestants take turns, each turn being a short tra
 preset and compiled steps. What counts is the processor's time of this process from one rollout to a
 later one (collecting and learning, without the start), so that other programs on the machine cost
 all of them the same. A wrapper that makes observations longer also pays for the larger network, and
-`action_repeat` for twice the steps of an environment that is then stepped one by one.
+`action_repeat` for twice the steps of the environment.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from assay.envs.space_codec import space_from_state
 from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
 from assay.envs.teams import team_from_state
 from assay.envs.vector import Vector
+from assay.evaluation.evaluate import rows_to_evaluate
 from assay.loops.config import RunConfig
 from assay.loops.training import build_algorithm
 from assay.runs import checkpoint
@@ -205,21 +206,21 @@ def evaluation_vector(config: RunConfig, env: Any, episodes: int) -> Vector | No
         )
     if env is None:
         backend = run.backend if run.backend != "processes" else "auto"
-        return make_vector(config.env, count, backend=backend, training=False, **settings)
+        return rows_to_evaluate(config.env, count, backend=backend, **settings)
     if isinstance(env, gym.vector.VectorEnv):
         # A wrapper around it cannot be made again, and the scores would be another task's.
         if env.spec is None or env is not env.unwrapped:
             return None
         kwargs = {k: v for k, v in env.spec.kwargs.items() if k not in _OF_VECTORS}
         same = settings | {"env_kwargs": kwargs}
-        return make_vector(env.spec.id, count, training=False, **same)
+        return rows_to_evaluate(env.spec.id, count, **same)
     if isinstance(env, gym.Env):
         try:
             own = copy.deepcopy(env)
         except Exception:  # an object may refuse to be copied in any way it likes
             return None
         return make_vector(own, 1, training=False, **settings)
-    return make_vector(env, count, training=False, **settings)
+    return rows_to_evaluate(env, count, **settings)
 
 
 def drawable(config: RunConfig) -> Callable[..., gym.Env[Any, Any]]:

@@ -262,3 +262,17 @@ def test_a_closed_stdout_is_not_a_bug(runs: Path) -> None:
         )
         assert "Traceback" not in done.stderr
     os.close(write)
+
+
+@pytest.mark.parametrize("option", ["--out", "--log-dir", "--output-dir"])
+def test_an_option_for_the_runs_folder_names_ours(cli: Cli, option: str) -> None:
+    message = failed(cli("train", "ppo", "CartPole-v1", option, "results/mine"))
+    assert "no option for the run's folder, such as 'results/mine'" in message
+    assert "Use --root results --name mine instead." in message
+
+
+@pytest.mark.parametrize("setting", ["out", "name", "log_dir"])
+def test_a_setting_for_the_runs_folder_names_the_options(cli: Cli, setting: str) -> None:
+    message = failed(cli("train", "ppo", "CartPole-v1", f"{setting}=mine"))
+    assert f"Unknown setting for ppo: '{setting}'. The run's folder is ROOT/NAME" in message
+    assert "--root ROOT --name NAME" in message

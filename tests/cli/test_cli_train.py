@@ -207,6 +207,18 @@ def test_whole_rollouts_that_take_more_than_the_budget_are_told() -> None:
     )
 
 
+def test_a_minibatch_of_the_preset_that_is_cut_is_told() -> None:
+    cut = make_plan("ppo", "CartPole-v1", {}, {"num_envs": 4})
+    assert cut.config.hyperparameters["minibatch_size"] == 128
+    assert cut.describe().splitlines()[1:] == [
+        "The preset's minibatch_size=256 does not fit the rollout of 128 = num_envs 4 x horizon "
+        "32: minibatch_size=128 is used. Set another one with minibatch_size=N."
+    ]
+    own = {"hyperparameters": {"minibatch_size": 32}}
+    for file, given in (({}, {}), ({}, {"num_envs": 4, "minibatch_size": 32}), (own, {})):
+        assert "minibatch" not in make_plan("ppo", "CartPole-v1", file, given).describe()
+
+
 def test_the_memory_of_the_replay_is_printed_before_it_is_needed(cli: Cli) -> None:
     result = cli(
         "train", "dqn", "CartPole-v1", "env_steps=64", "buffer_size=1000", "num_envs=1",

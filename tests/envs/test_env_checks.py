@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import re
 from functools import partial
 from itertools import count
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -18,8 +20,8 @@ from assay.envs.checks import CheckResult, check_env
 ALGORITHMS = {"ppo": ("Box", "Discrete"), "sac": ("Box",), "dqn": ("Discrete",)}
 
 
-def check(env, **options) -> dict[str, CheckResult]:
-    results = check_env(env, steps=200, **options)
+def check(env, steps: int = 200, **options) -> dict[str, CheckResult]:
+    results = check_env(env, steps=steps, **options)
     assert len({result.name for result in results}) == len(results)
     return {result.name: result for result in results}
 
@@ -88,7 +90,7 @@ class IntFlags(Counter):
         (partial(Spoiler, "nan_reward"), "rewards", "in step 3, the reward is nan"),
         (partial(Spoiler, "no_reward"), "rewards", "in step 3, the reward is None"),
         (IntFlags, "flags", "terminated of step 1 is 0"),
-        (Unseeded, "determinism", "differ"),
+        (Unseeded, "determinism", "differ from step [01] on, and so does a new copy$"),
         (partial(Spoiler, "raise"), "runs", "the pantry is empty"),
         (lambda: 1 / 0, "made", "ZeroDivisionError"),
         (lambda: 3, "made", "returned a int"),
@@ -99,6 +101,45 @@ def test_faults_are_found(env, failing: str, detail: str) -> None:
     results = check(env)
     assert [name for name, result in results.items() if not result.ok] == [failing]
     assert re.search(detail, results[failing].detail)
+
+
+class Remembers(Counter):
+    """An environment that knows how many episodes it has begun."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.episodes += 1
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward + self.episodes, terminated, truncated, info
+
+
+def test_what_an_episode_leaves_behind_is_told_from_other_randomness() -> None:
+    found = check(partial(Remembers, 5))["determinism"]
+    assert not found.ok
+    assert "differ from step 1 on; a new copy repeats the first" in found.detail
+    assert "one that is resumed differs" in found.fix
+    given = check(Remembers(5))["determinism"]  # an object has no new copy
+    assert given.detail.endswith("with the same actions differ from step 1 on")
+
+
+def test_bipedal_walker_keeps_its_world_from_one_episode_to_the_next() -> None:
+    """Gymnasium's reset() destroys the bodies alone; what a Box2D world keeps changes contacts."""
+    box2d = pytest.importorskip("Box2D")
+    walker = importlib.import_module("gymnasium.envs.box2d.bipedal_walker").BipedalWalker
+
+    class NewWorld(walker):  # type: ignore[misc, valid-type]
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self._destroy()
+            self.world = box2d.b2World()
+            return super().reset(seed=seed, options=options)
+
+    kept = check("BipedalWalker-v3", steps=300)["determinism"]
+    assert not kept.ok and "a new copy repeats the first" in kept.detail
+    assert check(NewWorld, steps=300)["determinism"].ok
 
 
 def test_actions_are_the_same_where_their_space_is_not() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from assay.core.errors import ConfigError, EnvError
 from assay.core.types import Action
 from assay.envs.limits import EPISODE_BOUND
 from assay.envs.make import make_env, make_vector
-from assay.evaluation.evaluate import evaluate
+from assay.evaluation.evaluate import evaluate, rows_to_evaluate
 from assay.loops.config import resolve
 from assay.loops.events import CheckpointSaved
 from assay.testing.algorithms import assert_same_run
@@ -157,6 +158,7 @@ def caught(function: Any) -> list[str]:
 @pytest.mark.parametrize("backend", ["sync", "processes"])
 def test_an_environment_without_a_limit_is_bounded_with_one_warning(backend: Any) -> None:
     with make_vector(endless, 2, backend=backend) as envs:
+        assert envs.limit is None
         said = caught(lambda: lengths_are(envs, 2 * EPISODE_BOUND, [[EPISODE_BOUND] * 2] * 2))
     assert len(said) == 1
     assert "'endless' did not end within 10,000 steps" in said[0]
@@ -184,6 +186,50 @@ def test_objects_are_left_alone_in_training_and_bounded_in_evaluation(env: Any) 
     assert results[0].truncated.all() and not results[0].terminated.any()
     # 1 + 2 + ... of the counter
     assert results[0].returns.tolist() == [EPISODE_BOUND * (EPISODE_BOUND + 1) / 2] * 2
+
+
+class Sometimes(Counter):
+    """Every third seed ends at once; the others never do."""
+
+    stepped = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs = super().reset(seed=seed, options=options)
+        self.ends = seed is not None and seed % 3 == 0
+        return obs
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, truncated, info = super().step(action)
+        Sometimes.stepped += 1
+        return obs, reward, self.ends, truncated, info
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 20])
+def test_an_evaluation_is_over_with_the_fourth_episode_without_an_end(
+    monkeypatch: pytest.MonkeyPatch, num_envs: int
+) -> None:
+    monkeypatch.setattr("assay.envs.limits.EPISODE_BOUND", 7)
+    play = functools.partial(evaluate, Always(), episodes=20, seed=1)
+    make = functools.partial(Sometimes, LONG)
+    first = play(make, max_episode_steps=7)
+    assert len(first.returns) == 20 and (first.lengths == 7).sum() > 10
+    played: list[Any] = []
+    monkeypatch.setattr(Sometimes, "stepped", 0)
+    said = caught(lambda: played.append(play(make, num_envs=num_envs)))
+    (short,) = played
+    fourth = int(np.flatnonzero(first.lengths == 7)[3])
+    assert short.lengths.tolist() == first.lengths[: fourth + 1].tolist()
+    assert short.returns.tolist() == first.returns[: fourth + 1].tolist()
+    assert short.seeds.tolist() == first.seeds[: fourth + 1].tolist()
+    assert any(f"played {fourth + 1} of 20 episodes" in line for line in said)
+    assert num_envs > 1 or Sometimes.stepped == short.lengths.sum()
+    every = play(make, num_envs=num_envs, every_episode=True)
+    assert every.lengths.tolist() == first.lengths.tolist()
+
+
+def test_an_evaluation_in_a_world_without_an_end_steps_four_copies() -> None:
+    assert rows_to_evaluate(endless, 16).num_envs == 4
+    assert rows_to_evaluate("CartPole-v1", 16).num_envs == 16
 
 
 def test_a_longer_limit_of_its_own_is_not_cut_in_evaluation() -> None:

@@ -222,6 +222,17 @@ class _Broken(Signals):
         return super()._mask(agent) * (self.wrong != "mask" or self.time == 0)
 
 
+class _Stuck(TurnSignals):
+    """Signals whose masks forbid everything from some time on."""
+
+    def __init__(self, since: int) -> None:
+        super().__init__([THREE] * 2, masked=True)
+        self.since = since
+
+    def _mask(self, agent: str) -> np.ndarray:
+        return super()._mask(agent) * (self.time < self.since)
+
+
 class _Endless(TurnSignals):
     def step(self, action: Any) -> None:
         if action is not None:
@@ -236,7 +247,9 @@ class _Endless(TurnSignals):
         (lambda: _Broken("leaves"), "'kinda_1' of .* has left, neither terminated nor truncated"),
         (lambda: _Broken("stranger"), "has the agent 'nobody', which is not in its"),
         (lambda: _Broken("blind"), "agent 'kinda_0' is to act, and sees nothing"),
-        (lambda: _Broken("mask"), "mask of agent 'kinda_[01]' forbids all its 3 actions"),
+        (lambda: _Broken("mask"), "'kinda_0' is to act after step 1 of .* forbids all its 3"),
+        (lambda: _Stuck(1), "'kinda_0' is to act after step 2 of .* forbids all its 3 actions; "),
+        (lambda: _Stuck(0), r"'kinda_0' is to act after reset\(\), and its action mask forbids"),
         (lambda: _Endless([THREE] * 2, length=1), "does not end: agent 'kinda_0' is out"),
     ],
 )  # fmt: skip

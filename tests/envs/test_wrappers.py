@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 import assay
 from assay.cli.app import app
 from assay.core.errors import AssayError
+from assay.envs.gym_vector import Batched
 from assay.envs.make import make_vector
+from assay.envs.native import NATIVE
+from assay.envs.sync import Sync
 from assay.envs.wrappers.settings import WRAPPERS
 from assay.loops import events
 from assay.testing.algorithms import assert_same_run
@@ -171,10 +174,38 @@ class TestTime:
                 False
             ] * 5
 
-    def test_a_native_environment_repeats_as_well(self) -> None:
-        with make_vector("CartPole-v1", 2, wrappers=[{"action_repeat": 3}]) as vector:
-            vector.reset(0)
-            assert vector.step(np.array([0, 1]))[1].tolist() == [3, 3]
+    @pytest.mark.parametrize("name", sorted(set(NATIVE) - {"CartPole-v0"}))
+    @pytest.mark.parametrize("count", [1, 5])
+    def test_native_copies_repeat_at_once_as_they_do_one_by_one(
+        self, name: str, count: int
+    ) -> None:
+        settings: Any = {"wrappers": [{"action_repeat": 3}], "max_episode_steps": 40}
+        rng, ends = np.random.default_rng(0), 0
+        with (
+            make_vector(name, count, **settings) as one,
+            make_vector(name, count, backend="sync", **settings) as other,
+        ):
+            assert isinstance(one.backend, Batched) and isinstance(other.backend, Sync)
+            np.testing.assert_array_equal(one.reset(3), other.reset(3))
+            for _ in range(30):
+                actions = _random_actions(rng, one.spaces.action, count)
+                *found, valid, final = one.step(actions)
+                *expected, _, last = other.step(actions)
+                assert valid is None
+                for a, b in zip(found, expected, strict=True):
+                    np.testing.assert_array_equal(a, b)
+                done = found[2] | found[3]
+                ends += int(done.sum())
+                assert done.any() == (final is not None) == (last is not None)
+                if done.any():
+                    np.testing.assert_array_equal(final[done], last[done])
+        assert ends >= 2 * count  # 40 steps are 14 choices, the last of which is cut short
+
+
+def _random_actions(rng: np.random.Generator, space: Any, count: int) -> np.ndarray:
+    if isinstance(space, gym.spaces.Discrete):
+        return rng.integers(int(space.n), size=count)
+    return rng.uniform(-1, 1, (count, *space.shape)).astype(np.float32)
 
 
 def test_rewards_are_changed_in_training_alone() -> None:

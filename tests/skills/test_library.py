@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -220,3 +221,26 @@ class TestHook:
 
     def test_elsewhere_nothing_is_denied(self, tmp_path: Path) -> None:
         assert self.answer(tmp_path, "python train.py") == ""
+
+
+def _texts(path: Path) -> set[str]:
+    """Return the strings of a module; values that are put in are x, and quotes are left out."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        words = [str(one.value) if isinstance(one, ast.Constant) else "x" for one in parts]
+        found.add("".join(words).replace("'", ""))
+    return found
+
+
+def test_messages_about_checkpoints_are_quoted_as_they_are() -> None:
+    skill = next(skill for skill in SKILLS if skill.name == "configuring-checkpoint-strategy")
+    text = (skill.path / "references" / "checkpoints.md").read_text()
+    quoted = re.findall(r"^\| `([^`]+ [^`]+)` \|", text, re.MULTILINE)
+    assert len(quoted) > 5
+    modules = ("runs/checkpoint.py", "api.py", "cli/resume.py")
+    said = set.union(*(_texts(ROOT / "src" / "assay" / module) for module in modules))
+    for message in quoted:
+        words = re.split(r"\.\.\.|\b[NM]\b", message)
+        pattern = re.compile(".+".join(map(re.escape, words)))
+        assert any(pattern.fullmatch(text) for text in said), message

@@ -222,6 +222,39 @@ def test_audit_without_a_study_writes_nothing(tmp_path: Path, monkeypatch) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
 
 
+RETURNED = """\
+import argparse
+import gymnasium as gym
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int)
+args = parser.parse_args()
+
+def train(seed):
+    env, episode_return = gym.make("CartPole-v1"), 0.0
+    env.reset(seed=seed)
+    for _ in range(100):
+        _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        episode_return += reward
+    return {"episode_return": episode_return}
+
+train(args.seed)
+"""
+
+
+def test_an_audited_metric_without_a_log_is_proposed_with_what_it_lacks(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """The table showed it, and the proposal of the JSON had no metric."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "train.py").write_text(RETURNED)
+    (metric,) = told("audit")["proposal"]["metrics"]
+    assert (metric["name"], metric["source"]) == ("episode_return", None)
+    assert metric["unreadable"] == "no log that a run writes was found"
+    assert "episode_return (no log that a run writes was found)" in study("audit")
+
+
 class TestBadInput:
     """One clear message, exit code 2, and nothing is changed."""
 
@@ -244,6 +277,38 @@ class TestBadInput:
         path.write_text("study: lr\n  task: [\n")
         said = self.refused(repository, "contract", "check")
         assert "is malformed in line 2, column 7" in said
+
+    @pytest.mark.parametrize(
+        ("field", "value", "part"),
+        [
+            ("path", "<log dir>/metrics.jsonl", "<log dir>"),
+            ("path", "path/to/metrics.jsonl", "path/to/"),
+            ("path", "logs/TODO", "TODO"),
+            ("path", "FILE.jsonl", "FILE"),
+            ("key", "your_metric", "your_m"),
+        ],
+    )
+    def test_a_metric_that_was_never_filled_in(
+        self, repository: Path, field: str, value: str, part: str
+    ) -> None:
+        name = f"metrics.primary.source.{field}"
+        study("contract", "set", f"{name}={value}")
+        for words in (("check",), ("approve", "metrics", "--by", "Ada")):
+            said = " ".join(self.refused(repository, "contract", *words).split())
+            assert f"{name} is '{value}', where '{part}' stands for something to fill in." in said
+            assert f"assay study contract set {name}=VALUE" in said
+
+    def test_a_printed_metric_may_hold_any_pattern(self, repository: Path) -> None:
+        source = "{kind: stdout, key: 'KEY (?P<value>[0-9.]+)'}"
+        study("contract", "set", f"metrics.primary.source={source}")
+        study("contract", "approve", "metrics", "--by", "Ada")
+
+    def test_a_guardrail_that_was_never_filled_in(self, repository: Path) -> None:
+        rail = "{name: falls, margin: 1, source: {kind: csv, path: PATH, key: falls}}"
+        study("contract", "set", f"metrics.guardrails=[{rail}]")
+        said = " ".join(self.refused(repository, "contract", "check").split())
+        assert "metrics.guardrails[0].source.path is 'PATH'" in said
+        assert "edit contract.yaml" in said
 
     def test_an_unknown_schema_version(self, repository: Path) -> None:
         path = place(repository) / "contract.yaml"

@@ -30,6 +30,7 @@ class Plan:
         replay_capacity: Transitions that the replay will hold, if there is one.
         replay_bytes: What it will allocate when full.
         fitted: Settings that were chosen by what the environment is, where there is no preset.
+        cut: A sentence on a minibatch of the preset that was cut to the rollout, or "".
     """
 
     config: RunConfig
@@ -40,9 +41,10 @@ class Plan:
     replay_capacity: int | None
     replay_bytes: int
     fitted: Mapping[str, Any]
+    cut: str
 
     def describe(self) -> str:
-        """Return a line about what is going to happen, and one about defaults that were chosen."""
+        """Return a line about what is going to happen, and one about settings that were chosen."""
         from assay.envs.recorded import NO_ENV
 
         run = self.config.run
@@ -63,7 +65,7 @@ class Plan:
         where = "without an environment" if self.config.env == NO_ENV else f"on {self.config.env}"
         first = f"{self.config.algorithm} {where}: {', '.join(parts)}"
         if not self.fitted:
-            return first
+            return f"{first}\n{self.cut}".rstrip()
         chosen = " ".join(f"{key}={value}" for key, value in self.fitted.items())
         why = "the preset is off" if self.preset == "off" else "there is no preset for it"
         return (
@@ -231,7 +233,26 @@ def make_plan(
         replay_capacity=capacity,
         replay_bytes=size,
         fitted=_differences(config, plain),
+        cut=_cut(config, shipped if use_preset else {}, {**_flat(file_settings), **settings}),
     )
+
+
+def _cut(config: RunConfig, shipped: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Return what became of a preset's minibatch that did not fit the rollout that was given."""
+    name = "minibatch_size"
+    asked, size = shipped.get(name), config.hyperparameters.get(name)
+    if asked is None or asked == size or name in given:
+        return ""
+    envs, horizon = config.run.num_envs, config.hyperparameters["horizon"]
+    return (
+        f"The preset's {name}={asked} does not fit the rollout of {envs * horizon:,} = num_envs "
+        f"{envs} x horizon {horizon}: {name}={size} is used. Set another one with {name}=N."
+    )
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file, of which some may be in the nested form of config.yaml."""
+    return {**values, **values.get("run", {}), **values.get("hyperparameters", {})}
 
 
 def _whole_rollouts(size: int, budget: int) -> str:

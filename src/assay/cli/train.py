@@ -11,13 +11,28 @@ import typer
 
 from assay.cli import output
 from assay.cli.shared_options import AsJson, RunsRoot
-from assay.core.errors import RunError
+from assay.core.errors import ConfigError, RunError
 from assay.core.paths import runs_root
 
 if TYPE_CHECKING:
     from assay.cli.plan import Plan
     from assay.cli.progress import Progress
     from assay.cli.seeds import Job, Outcome
+
+# What other programs call the folder that a run writes to.
+_OF_OTHER_PROGRAMS = ("--out", "--output", "--output-dir", "--out-dir", "--log-dir", "--logdir",
+                      "--save-dir", "--run-dir", "--tensorboard-log")  # fmt: skip
+
+
+def _refuse_place(place: Path | None) -> None:
+    """Say how the folder of a run is chosen to who gives it as in other programs."""
+    if place is not None:
+        words = ["--root", str(place.parent), "--name", place.name or "NAME"]
+        raise ConfigError(
+            f"assay train has no option for the run's folder, such as '{place}': that is the name "
+            "of the run, below the folder of all runs.",
+            f"Use {shlex.join(words)} instead.",
+        )
 
 
 def train(
@@ -59,6 +74,7 @@ def train(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print the result only."),
     as_json: AsJson = False,
     stop_with_stdin: bool = typer.Option(False, "--stop-with-stdin", hidden=True),
+    elsewhere: Path = typer.Option(None, *_OF_OTHER_PROGRAMS, hidden=True),
 ) -> None:
     """Train an agent.
 
@@ -73,6 +89,7 @@ def train(
         from assay.cli.seeds import stop_with_stdin as watch_stdin
 
         watch_stdin()
+    _refuse_place(elsewhere)
     names, settings = split_words([algorithm, env, *(settings or [])])
     file_settings, given = read_settings(settings, config, {"seed": seed, "device": device})
     place = runs_root(root)

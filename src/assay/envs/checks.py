@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -63,7 +65,7 @@ class _Trace:
     outside: str | None = None  # where an observation left its space's bounds
     infos_ok: bool = True
     largest: float | None = None  # absolute value in a Box of floats
-    fingerprint: list[Any] = field(default_factory=list)
+    seen: list[tuple[int, Any]] = field(default_factory=list)  # steps before, and an array
 
 
 def check_env(
@@ -98,7 +100,8 @@ def check_env(
     try:
         made = _make(env, env_kwargs)
         results.append(CheckResult("made", True, f"{_name(made)} can be made"))
-        _check_made(made, results, steps, seed, clock)
+        make = partial(_make, env, env_kwargs) if owned else None
+        _check_made(made, results, steps, seed, clock, make)
     except AssayError as error:
         name = "made" if made is None else "runs"
         results.append(CheckResult(name, False, error.message, error.fix))
@@ -146,6 +149,7 @@ def _check_made(
     steps: int,
     seed: int,
     clock: Callable[[], float],
+    make: Callable[[], gym.Env[Any, Any]] | None,
 ) -> None:
     spaces = _spaces(env)
     results.append(spaces)
@@ -157,7 +161,7 @@ def _check_made(
         _range(trace),
         _rewards(trace),
         _flags(trace),
-        _determinism(env, trace, steps, seed, clock),
+        _determinism(env, trace, seed, clock, make),
         _episodes(trace, steps),
         _actions(env),
         _speed(steps, seconds),
@@ -233,7 +237,7 @@ def _look(mapped: ObservationMap, trace: _Trace, obs: Any, info: Any) -> None:
         return
     for leaf in mapped.leaves:
         array = tree if mapped.bare else tree[leaf.key]
-        trace.fingerprint.append(array)
+        trace.seen.append((len(trace.actions), array))
         label = f"entry '{leaf.key}'" if leaf.path else "the observation"
         if leaf.dtype.kind == "f" and not np.isfinite(array).all():
             trace.broken = trace.broken or f"{label} is not finite: {array[0]}"
@@ -323,22 +327,50 @@ def _flags(trace: _Trace) -> CheckResult:
 
 
 def _determinism(
-    env: gym.Env[Any, Any], trace: _Trace, steps: int, seed: int, clock: Callable[[], float]
+    env: gym.Env[Any, Any],
+    trace: _Trace,
+    seed: int,
+    clock: Callable[[], float],
+    make: Callable[[], gym.Env[Any, Any]] | None,
 ) -> CheckResult:
-    again, _ = _roll(env, min(len(trace.actions), _REPEATED_STEPS), seed, clock, trace)
-    pairs = zip(trace.fingerprint, again.fingerprint, strict=False)
-    same = all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
-    same = same and trace.flags[: len(again.flags)] == again.flags
-    same = same and str(trace.rewards[: len(again.rewards)]) == str(again.rewards)
-    if same:
+    steps = min(len(trace.actions), _REPEATED_STEPS)
+    differs = _difference(trace, _roll(env, steps, seed, clock, trace)[0])
+    if differs is None:
         return CheckResult("determinism", True, "the same seed and actions give the same episodes")
-    return CheckResult(
-        "determinism",
-        False,
-        f"two runs from seed {seed} with the same actions differ",
+    detail = f"two runs from seed {seed} with the same actions differ from step {differs} on"
+    fix = (
         "Draw all randomness from self.np_random, call super().reset(seed=seed) first, and keep "
-        "no state from one episode to the next.",
+        "no state from one episode to the next."
     )
+    if make is not None:
+        with closing(make()) as fresh:
+            repeated = _difference(trace, _roll(fresh, steps, seed, clock, trace)[0]) is None
+        if repeated:
+            detail += "; a new copy repeats the first, so episodes depend on those before them"
+            fix = (
+                "Make again in reset() what an episode leaves behind, such as a Box2D world. In an "
+                "environment of others: two new runs of one seed are equal all the same, but one "
+                "that is resumed differs from one that was never stopped."
+            )
+        else:
+            detail += ", and so does a new copy"
+    return CheckResult("determinism", False, detail, fix)
+
+
+def _difference(one: _Trace, two: _Trace) -> int | None:
+    """Return the first step in which two traces differ, as far as both go; 0 is the first reset."""
+    pairs = zip(one.seen, two.seen, strict=False)
+    steps = [
+        min(step, at)
+        for (step, a), (at, b) in pairs
+        if step != at or not np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    ]
+    told = zip(
+        zip(one.rewards, one.flags, strict=True), zip(two.rewards, two.flags, strict=True),
+        strict=False,
+    )  # fmt: skip
+    steps += [step for step, (a, b) in enumerate(told, start=1) if str(a) != str(b)]
+    return min(steps, default=None)
 
 
 def _episodes(trace: _Trace, steps: int) -> CheckResult:

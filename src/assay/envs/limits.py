@@ -40,10 +40,13 @@ class EpisodeBound(TimeLimit[Any, Any]):
 
 
 def own_limit(env: gym.Env[Any, Any]) -> int | None:
-    """Return the shortest time limit among an environment's wrappers, or None."""
+    """Return the shortest time limit among an environment's wrappers, or None.
+
+    A bound that nobody asked for is none.
+    """
     limits = []
     while isinstance(env, gym.Wrapper):
-        if isinstance(env, TimeLimit):
+        if isinstance(env, TimeLimit) and not isinstance(env, EpisodeBound):
             limits.append(int(env._max_episode_steps))
         env = env.env
     return min(limits, default=None)

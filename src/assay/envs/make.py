@@ -350,7 +350,8 @@ def _from_factory(
 def _from_id(env_id: str, asked: _Asked) -> Vector:
     kwargs, limit = _take_limit(env_id, asked.kwargs, asked.limit)
     backend, settings, training = asked.backend, asked.atari, asked.training
-    native_fits = env_id in NATIVE and not kwargs and not asked.remake and asked.inside is None
+    repeat = 1 if asked.inside is None else asked.inside.repeats()
+    native_fits = env_id in NATIVE and not kwargs and not asked.remake and repeat is not None
     if backend == "native" and not native_fits:
         reason = (
             f"has no setting {sorted({*kwargs, *asked.remake})}"
@@ -363,8 +364,8 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
             f"The native version of '{env_id}' {reason}.",
             f"Use the backend auto. Native ones: {', '.join(sorted(NATIVE))}.",
         )
-    if backend == "native" or (backend == "auto" and native_fits):
-        native = make_native(env_id, asked.count, limit)
+    if native_fits and backend in ("native", "auto"):
+        native = make_native(env_id, asked.count, limit, repeat=repeat or 1)
         batched = Batched(native, env_id, trusted=True, text=asked.text)
         return Vector(batched, env_id, limit=native.max_episode_steps)
     if env_id in GAMES and backend in ("auto", "vector") and "render_mode" not in kwargs:

@@ -118,12 +118,15 @@ class _Wrapped(JointEnv):
         if not (hasattr(self.env, "get_state") and hasattr(self.env, "set_state")):
             return None
         own = self.env.get_state()
-        return None if own is None else {"env": own, "live": sorted(self._live)}
+        if own is None:
+            return None
+        return {"env": own, "live": sorted(self._live), "steps": self.steps}
 
     def set_state(self, state: State) -> None:
         """Restore what `get_state` returned."""
         self.env.set_state(state["env"])
         self._live = set(state["live"])
+        self.steps = state.get("steps", 0)  # older checkpoints have none
 
     def render(self) -> Any:
         """Return a frame."""
@@ -170,6 +173,7 @@ class Parallel(_Wrapped):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Start an episode."""
+        self.steps = 0
         seen, infos = self.env.reset(seed=seed, options=options)
         self._live = set(self.env.agents)
         self._known(self._live)
@@ -178,6 +182,7 @@ class Parallel(_Wrapped):
 
     def step(self, action: NDArray[Any]) -> _Step:
         """Step all agents that are alive."""
+        self.steps += 1
         acted = [agent for agent in self.team.agents if agent in self._live]
         own = {a: self.views[self.index[a]].action(action[self.index[a]]) for a in acted}
         seen, rewards, terminated, truncated, infos = self.env.step(own)
@@ -222,6 +227,7 @@ class Turns(_Wrapped):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Start an episode."""
+        self.steps = 0
         self.env.reset(seed=seed, options=options)
         self._known(self.env.agents)
         self.outcome, before = nothing_happened(self.team.size), self.outcome
@@ -233,6 +239,7 @@ class Turns(_Wrapped):
 
     def step(self, action: NDArray[Any]) -> _Step:
         """Let the agent act whose turn it is."""
+        self.steps += 1
         agent = self.env.agent_selection
         i = self.index[agent]
         self.outcome = nothing_happened(self.team.size)

@@ -246,7 +246,7 @@ class AgentView:
         """Return the mask that comes with an observation or its info, if any.
 
         Raises:
-            BadObservationError: It has another length, or forbids everything.
+            BadObservationError: It has another length.
         """
         given = raw[ACTION_MASK] if self.masked else info.get(ACTION_MASK)
         if given is None:
@@ -256,11 +256,6 @@ class AgentView:
             raise BadObservationError(
                 f"agent '{self.name}' gave an action mask of shape {mask.shape}; "
                 f"{size} entries were expected"
-            )
-        if not mask.any():
-            raise BadObservationError(
-                f"the action mask of agent '{self.name}' forbids all its {size} actions, and it is "
-                "to act"
             )
         return mask.astype(np.int8)
 
@@ -285,6 +280,7 @@ class JointEnv(gym.Env[Any, Any]):
     Attributes:
         team: The agents.
         outcome: What the last step did to each; a reset leaves it.
+        steps: Of this episode so far, which a subclass counts.
     """
 
     def __init__(self, views: Sequence[AgentView], *, masked: bool, state: int, name: str) -> None:
@@ -301,6 +297,7 @@ class JointEnv(gym.Env[Any, Any]):
         self.index = {agent: i for i, agent in enumerate(names)}
         self.observation_space, self.action_space = joint_spaces(self.team, state)
         self.outcome = nothing_happened(self.team.size)
+        self.steps = 0
         own = self.observation_space
         self._zeros: dict[str, tuple[Any, Any]] = {
             key: (space.shape, np.int8 if key in (ALIVE, ACTION_MASK) else space.dtype)
@@ -342,10 +339,21 @@ class JointEnv(gym.Env[Any, Any]):
                         f"agent '{view.name}' gave an action mask, and none at the first reset"
                     )
                 if mask is not None and masks is not None:
+                    if not mask.any():
+                        raise self._nothing_allowed(view.name, len(mask))
                     masks[i, : len(mask)] = mask
         if state is not None:
             obs[STATE][:] = np.asarray(state, np.float32).reshape(-1)
         return obs
+
+    def _nothing_allowed(self, agent: str, actions: int) -> EnvError:
+        when = f"after step {self.steps} of an episode" if self.steps else "after reset()"
+        return EnvError(
+            f"'{self.name}': agent '{agent}' is to act {when}, and its action mask forbids all its "
+            f"{actions} actions; expected at least one entry that is not 0.",
+            f"Allow '{agent}' one action (one that does nothing, if need be), or terminate it; "
+            "where agents take turns, give the turn to another one.",
+        )
 
     def reward_of(self, agent: str, rewards: Mapping[str, Any]) -> float:
         """Return the reward of an agent that acted.

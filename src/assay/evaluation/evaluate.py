@@ -26,6 +26,7 @@ An evaluation is stored in the run directory as `eval/<count>-<label>.json`:
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 TRAINING = "training"  # the label of what the training loop evaluates
 DEFAULT_NUM_ENVS = 16
+MOST_UNENDING = 4  # episodes of an evaluation that nothing but the bound on their steps may end
 
 
 class Agent(Protocol):
@@ -199,8 +201,12 @@ def evaluate(
     num_envs: int = DEFAULT_NUM_ENVS,
     explore: bool = False,
     max_episode_steps: int | None = None,
+    every_episode: bool = False,
 ) -> EvaluationResult:
     """Play `episodes` episodes and return every one of them.
+
+    Where nobody set a limit and episodes do not end, the evaluation is over with the fourth one
+    (`MOST_UNENDING`) that is cut at the bound, and a warning says so.
 
     Args:
         agent: Anything with `act` and `initial_carry`. It is not changed, and without `explore` its
@@ -213,6 +219,7 @@ def evaluate(
         explore: Whether the agent acts as in training.
         max_episode_steps: Where to truncate episodes. By default the environment's own limit; where
             it is not known, `assay.envs.limits.EPISODE_BOUND`, with a warning.
+        every_episode: Whether to play all episodes, however many of them do not end.
 
     Raises:
         ConfigError: A number is below 1.
@@ -228,14 +235,30 @@ def evaluate(
     from assay.envs.make import make_vector
     from assay.envs.vector import Vector
 
+    most = episodes if every_episode or max_episode_steps is not None else MOST_UNENDING
+    play = partial(_evaluate, agent, episodes=episodes, seed=seed, explore=explore,
+                   limit=max_episode_steps, most=most)  # fmt: skip
     if isinstance(env, Vector):
-        return _evaluate(agent, env, episodes, seed, explore, max_episode_steps)
+        return play(env)
     if isinstance(env, gym.Env | gym.vector.VectorEnv):
-        vector = make_vector(env, training=False)
-        return _evaluate(agent, vector, episodes, seed, explore, max_episode_steps)
+        return play(make_vector(env, training=False))
     rounds = -(-episodes // num_envs)
-    with make_vector(env, -(-episodes // rounds), training=False) as vector:
-        return _evaluate(agent, vector, episodes, seed, explore, max_episode_steps)
+    with rows_to_evaluate(env, -(-episodes // rounds)) as vector:
+        return play(vector)
+
+
+def rows_to_evaluate(env: Any, count: int, **settings: Any) -> Vector:
+    """Make `count` environments for an evaluation, or fewer where episodes may never end.
+
+    All are stepped until the last one is over, so as many are enough as may be without an end.
+    """
+    from assay.envs.make import make_vector
+
+    vector = make_vector(env, count, training=False, **settings)
+    if vector.limit is not None or count <= MOST_UNENDING:
+        return vector
+    vector.close()
+    return make_vector(env, MOST_UNENDING, training=False, **settings)
 
 
 def save_evaluation(
@@ -286,24 +309,46 @@ def clip_to_space(actions: Any, space: Any) -> Any:
 
 
 def _evaluate(
-    agent: Agent, vector: Vector, episodes: int, seed: int, explore: bool, limit: int | None
+    agent: Agent,
+    vector: Vector,
+    *,
+    episodes: int,
+    seed: int,
+    explore: bool,
+    limit: int | None,
+    most: int,
 ) -> EvaluationResult:
     """Run as many rounds as needed, each of one episode per environment."""
     from assay.envs.limits import EPISODE_BOUND, warn_unending
 
     n = vector.num_envs
     bound = max(EPISODE_BOUND, vector.limit or 0) if limit is None else limit
-    parts = [
-        _play_round(agent, vector, episode_seed(seed, k), min(n, episodes - k), explore, bound)
-        for k in range(0, episodes, n)
-    ]
-    columns = map(np.concatenate, zip(*(part for part, _ in parts), strict=True))
+    most = most if vector.limit is None else episodes
+    parts, unending = [], np.zeros(0, np.bool_)
+    for k in range(0, episodes, n):
+        wanted = min(n, episodes - k)
+        part, own = _play_round(agent, vector, episode_seed(seed, k), wanted, explore, bound)
+        parts.append((part, own))
+        unending = np.append(unending, part[1] >= bound)  # by length: wrappers may have cut it
+        if unending.sum() >= most:
+            break
+    # The same episodes count, however many were played at once.
+    count = int(np.flatnonzero(unending)[most - 1]) + 1 if unending.sum() >= most else episodes
+    joined = map(np.concatenate, zip(*(part for part, _ in parts), strict=True))
+    columns = (column[:count] for column in joined)
     returns, lengths, terminated, truncated, seen, unfinished, shares = columns
     names = parts[0][1]
-    levels = {name: np.concatenate([own[name] for _, own in parts]) for name in names}
+    levels = {name: np.concatenate([own[name] for _, own in parts])[:count] for name in names}
     if limit is None and unfinished.any():
         warn_unending(vector.name, bound)
-    seeds = episode_seed(seed, 0) + np.arange(episodes)
+    if count < episodes:
+        warnings.warn(
+            f"An evaluation in '{vector.name}' played {count} of {episodes} episodes: it ends with "
+            f"episode {most} of those that do not end within {bound:,} steps. Set "
+            "max_episode_steps to play all of them.",
+            stacklevel=1,
+        )
+    seeds = episode_seed(seed, 0) + np.arange(count)
     success = None if np.isnan(seen).any() else seen > 0
     team = vector.spaces.team
     agents = None if team is None else dict(zip(team.agents, shares.T, strict=True))

@@ -55,6 +55,11 @@ _ELSEWHERE = {
     "grad_clip": ("max_grad_norm",), "n_eval_episodes": ("eval_episodes",),
     "eval_freq": ("eval_every",), "save_freq": ("checkpoint_every",),
 }  # fmt: skip
+# What names the folder of a run, here or elsewhere; no setting does.
+_PLACES = (
+    "name", "root", "out", "out_dir", "output", "output_dir", "log_dir", "logdir", "save_dir",
+    "run_dir", "run_name", "exp_name", "tensorboard_log",
+)  # fmt: skip
 # Run settings that not every loop has: why an algorithm has none, and what to do.
 _OF_ONE_LOOP = {
     "env_steps": ("collects nothing and is trained for updates", "Set updates instead."),
@@ -110,6 +115,8 @@ class RunConfig(Model):
 
 def _hint(unknown: str, known: set[str]) -> str:
     """Return the name of a setting here that has another one in other libraries, or the nearest."""
+    if unknown in _PLACES:
+        return "The run's folder is ROOT/NAME: --root ROOT --name NAME, in Python root= and name=."
     own = [name for name in _ELSEWHERE.get(unknown, ()) if name in known]
     return f"It is called '{own[0]}' here." if own else nearest(unknown, known)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -28,6 +28,9 @@ from assay.optim.compile_cache import Compiled, CompileError, Program
 from assay.optim.memory import keep_freed_memory
 from assay.optim.mode import Mode
 from assay.optim.noise import NoiseSource, NoiseSpec
+from assay.optim.objective import Objective as Objective
+from assay.optim.objective import Polyak as Polyak
+from assay.optim.objective import gathered, gradients, joined
 from assay.optim.parameters import (
     flat_shares,
     flatten_parameters,
@@ -37,38 +40,9 @@ from assay.optim.parameters import (
     swapped,
     views_of,
 )
-from assay.optim.rules import Adam, Rate, Rule
+from assay.optim.rules import Rate
 
-Loss = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 Runner = Callable[[list[Tensor]], Sequence[Tensor]]
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """One gradient step on the parameters of one module.
-
-    Attributes:
-        name: Prefix of its gradient-norm metric and of its optimizer state.
-        module: Whose parameters move.
-        loss: `batch -> (scalar loss, {metric name: scalar tensor})`.
-        rule: How the gradient moves them; clipping and warm-up are settings of it.
-        shares: Children of the module, by name, that move by a share of each step.
-    """
-
-    name: str
-    module: nn.Module
-    loss: Loss
-    rule: Rule = field(default_factory=Adam)
-    shares: tuple[tuple[str, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Polyak:
-    """`target <- (1 - tau) target + tau source`, after all objectives."""
-
-    target: nn.Module
-    source: nn.Module
-    tau: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,13 +274,13 @@ class Step:
             runner = self._runner([*batch], inputs, index is not None)
             if runner is not None:
                 return runner(inputs)
-        return self._eager(_gathered(batch, index) | drawn, rates)
+        return self._eager(gathered(batch, index) | drawn, rates)
 
     def _eager(self, batch: dict[str, Tensor], rates: Sequence[Rate]) -> list[Tensor]:
         metrics: dict[str, Tensor] = {}
         for o, lr in zip(self.objectives, rates, strict=True):
             loss, extra = self._loss(o, batch)
-            grads = _gradients(loss, self._parameters[o.name])
+            grads = gradients(loss, self._parameters[o.name])
             with torch.no_grad():
                 norm = self._move(o, grads, lr)
             metrics |= self._collect(o, loss, norm, extra)
@@ -323,12 +297,12 @@ class Step:
 
     def _move(self, o: Objective, grads: list[Tensor], lr: Rate) -> Tensor:
         """Move the parameters of an objective in place, and return the norm of its gradient."""
-        flat, count, grad = self.flats[o.module], self.counts[o.name], _joined(grads)
+        flat, count, grad = self.flats[o.module], self.counts[o.name], joined(grads)
         norm = torch.linalg.vector_norm(grad)
         if o.rule.agc is None:
             [grad] = o.rule.clip([grad], [flat], norm)
         else:  # each tensor has a bound of its own
-            grad = _joined(o.rule.clip(grads, self._parameters[o.name], norm))
+            grad = joined(o.rule.clip(grads, self._parameters[o.name], norm))
         count.add_(1)
         before = flat.clone() if o.shares else None
         o.rule.move(flat, grad, self.moments[o.name], o.rule.rate(lr, count), count)
@@ -358,7 +332,7 @@ class Step:
             views = new | {o.module: [p.detach().requires_grad_() for p in new[o.module]]}
             with swapped(views, self.modules, buffers):
                 loss, extra = self._loss(o, batch)
-            grads = _gradients(loss, views[o.module])
+            grads = gradients(loss, views[o.module])
             norm = torch.stack([g.square().sum() for g in grads]).sum().sqrt()
             grads = o.rule.clip(grads, new[o.module], norm)
             count = counts[o.name] + 1
@@ -413,7 +387,7 @@ class Step:
         def program(*tensors: Tensor) -> list[Tensor]:
             state, given = tensors[:size], tensors[size:]
             rows = dict(zip(names, given, strict=False))
-            batch = _gathered(rows, given[-1] if gather else None)
+            batch = gathered(rows, given[-1] if gather else None)
             if self.mode == "cuda_graph":  # in place: one kernel for all parameters of a module
                 drawn = {} if self.noise is None else self.noise.draw()
                 return self._eager(batch | drawn, self._lr.unbind())
@@ -520,19 +494,3 @@ def mean_metrics(steps: Iterable[Step]) -> dict[str, float]:
             before, calls = sums.get(name, (0.0, 0))
             sums[name] = (before + total, calls + count)
     return {name: total / count for name, (total, count) in sums.items()}
-
-
-def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    grads = torch.autograd.grad(loss, parameters, allow_unused=True)
-    pairs = zip(grads, parameters, strict=True)
-    return [torch.zeros_like(p) if g is None else g for g, p in pairs]
-
-
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([t.reshape(-1) for t in tensors])
-
-
-def _gathered(batch: Mapping[str, Tensor], index: Tensor | None) -> dict[str, Tensor]:
-    if index is None:
-        return dict(batch)
-    return {k: v.index_select(0, index) if v.ndim else v for k, v in batch.items()}

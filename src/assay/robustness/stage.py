@@ -66,7 +66,8 @@ class Stage:
 
     def play(self, agent: Acting, vector: Vector) -> EvaluationResult:
         """Play the episodes."""
-        return evaluate(agent, vector, episodes=self.episodes, seed=self.seed)
+        # Losses are paired by episode, so none may be left out.
+        return evaluate(agent, vector, episodes=self.episodes, seed=self.seed, every_episode=True)
 
     def undisturbed(self) -> Vector:
         """Return the environment of the run."""

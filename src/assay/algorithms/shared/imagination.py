@@ -26,7 +26,7 @@ from assay.core.schedules import Schedule, constant
 from assay.core.types import Batch, Spaces, Termination
 from assay.networks.dynamics import DynamicsEnsemble, Prediction
 from assay.networks.normalize import RunningNormalizer
-from assay.optim.update import Loss
+from assay.optim.objective import Loss
 
 TerminationKind = Literal["auto", "known", "learned"]
 

@@ -18,8 +18,9 @@ from assay.networks.encoders import make_encoder
 from assay.networks.heads import QEnsemble
 from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
+from assay.optim.objective import Loss
 from assay.optim.rules import Adam
-from assay.optim.update import Loss, Objective, Polyak, Step
+from assay.optim.update import Objective, Polyak, Step
 
 Losses = tuple[Loss, Loss, Loss]
 

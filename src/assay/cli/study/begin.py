@@ -108,37 +108,35 @@ def audit(
         write_yaml_document(opened.task_path / "adapter.yaml", found)
         write_text(opened.task_path / "task_card.md", task_card(place, found, seen.findings))
         written = [opened.task_path / "adapter.yaml", opened.task_path / "task_card.md"]
+    facts = found.model_dump(mode="json") | {"findings": seen.findings, "written": written}
+    facts["proposal"] = propose(found).model_dump(mode="json")
     if call.as_json:
-        proposal = propose(found).model_dump(mode="json")
-        facts = {"findings": seen.findings, "written": written, "proposal": proposal}
-        output.print_json(found.model_dump(mode="json") | facts)
+        output.print_json(facts)
         return
     for finding in seen.findings:
         output.note(f"Warning: {finding}")
-    _show_adapter(found)
+    _show_audit(facts)
     for path in written:
         output.say(f"Written: {path}")
 
 
-def _show_adapter(found: Adapter) -> None:
+def _show_audit(facts: dict[str, Any]) -> None:
+    """Show the answers of an audit, as its JSON has them."""
     from assay.study.repo.card import QUESTIONS, shown
 
+    unreadable = {m["name"]: m["unreadable"] for m in facts["proposal"]["metrics"]}
     rows = []
     for slot in QUESTIONS:
-        answers = getattr(found, slot)
-        rows += [
-            (
-                slot if i == 0 else "",
-                shown(answer.value).replace("`", ""),
-                f"{answer.confidence:.2f}",
-                ", ".join(answer.evidence[:2]),
-            )
-            for i, answer in enumerate(answers[:5])
-        ]
-        if not answers:
+        for i, answer in enumerate(facts[slot][:5]):
+            text = shown(answer["value"]).replace("`", "")
+            if slot == "metrics" and (why := unreadable[str(answer["value"])]):
+                text += f" ({why})"
+            evidence = ", ".join(answer["evidence"][:2])
+            rows.append((slot if i == 0 else "", text, f"{answer['confidence']:.2f}", evidence))
+        if not facts[slot]:
             rows.append((slot, "none", "", ""))
     columns = ("question", "answer", "confidence>", "evidence")
-    output.show(output.table(columns, rows, title=f"Profile: {found.profile}"))
+    output.show(output.table(columns, rows, title=f"Profile: {facts['profile']}"))
 
 
 @contract.command("new")
@@ -235,7 +233,7 @@ def check(call: Call) -> None:
     from assay.core.errors import EXIT_USER_ERROR
     from assay.study.agree import budget, checkout, interpreter, protocol
     from assay.study.agree.approvals import missing
-    from assay.study.agree.rules import refuse_network, refuse_unguarded
+    from assay.study.agree.rules import refuse_network, refuse_placeholders, refuse_unguarded
     from assay.study.agree.scope import pinned
     from assay.study.judge import power
     from assay.study.run import gpus, planning
@@ -246,6 +244,7 @@ def check(call: Call) -> None:
     agreed = found.contract()
     changeable = dict.fromkeys(agreed.scope.parameters, 0)  # any value: it is only written down
     planning.command(agreed, 0, found.path, changeable | agreed.baseline.parameters)
+    refuse_placeholders(agreed)
     refuse_network(agreed)
     refuse_unguarded(found.root, agreed)
     budget.refuse_small(agreed, trial_seconds(found))

@@ -21,8 +21,12 @@ NATIVE: dict[str, str] = {
 """Gymnasium ids that have a native version, each as `module:Class`."""
 
 
-def make_native(id: str, num_envs: int, max_episode_steps: int | None = None) -> NativeVectorEnv:
+def make_native(
+    id: str, num_envs: int, max_episode_steps: int | None = None, *, repeat: int = 1
+) -> NativeVectorEnv:
     """Build the native version of an id in `NATIVE`, with that id's spec and time limit.
+
+    Every action is done `repeat` times, as far as an episode goes.
 
     Raises:
         EnvError: The id has no native version, or `num_envs` is not a positive integer.
@@ -47,5 +51,5 @@ def make_native(id: str, num_envs: int, max_episode_steps: int | None = None) ->
     env: NativeVectorEnv = getattr(importlib.import_module(module), name)(
         num_envs, max_episode_steps=max_episode_steps or spec.max_episode_steps
     )
-    env.spec = spec
+    env.spec, env.repeat = spec, repeat
     return env

@@ -91,6 +91,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     * **Success.** Where an episode ends by itself only if its goal is reached (`ends_at_goal`),
       `info["is_success"]` says for every row whether it was, as 1 or 0, in the same steps.
     * **Levels** with a name are `named_levels`: the arguments of the constructor that make each.
+    * **Repeated actions** (`repeat`, `_advance` must draw nothing): their rewards are summed up.
     * **Rendering** is left to `gymnasium.make`, which draws the same episode from the same seed.
     * **Parameters** (`physical`, by the names of Gymnasium's attributes) differ between copies if
       they are set. Like the time limit they are no part of the saved state.
@@ -134,6 +135,7 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._scalar = num_envs == 1 and libm_agrees()
         self._point: list[float] = []  # the state instead of `_state` on the scalar path
         self._running = False
+        self.repeat = 1
 
         # A copy is truncated when the common clock reaches its deadline. No deadline is nearer than
         # `_next_deadline`, so most steps do not check them.
@@ -236,22 +238,17 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """
         if not self._running:
             raise EnvError("The environment was stepped before its first reset.", "Call reset().")
-        if self._scalar:
-            point, reward, over = self._advance_scalar(actions)
-            observations = np.array([point], np.float32)
-            rewards = np.array([reward])
-            terminated = np.array([over])
-        else:
-            observations, rewards, terminated = self._advance(actions)
-
-        self._clock += 1
-        late = self._clock >= self._next_deadline
-        if late:
-            truncated = self._deadlines <= self._clock
+        observations, rewards, terminated, truncated = self._moved(actions)
+        done = terminated | truncated
+        for _ in range(1, self.repeat):
+            if np.count_nonzero(done) == self.num_envs:
+                break
+            # Copies that are done move as well, which nobody sees: they are reset below.
+            seen, paid, ends, cut = self._moved(actions)
+            observations = np.where(done[:, None], observations, seen)
+            rewards = np.where(done, rewards, rewards + paid)
+            terminated, truncated = terminated | (ends & ~done), truncated | (cut & ~done)
             done = terminated | truncated
-        else:
-            truncated = self._nowhere.copy()
-            done = terminated
 
         info: dict[str, Any] = {}
         if np.count_nonzero(done):
@@ -259,9 +256,22 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             if self.ends_at_goal:
                 info["is_success"] = terminated.astype(np.float64)
             self._restart(done.nonzero()[0], observations)
-        if late:
+        if self._clock >= self._next_deadline:
             self._next_deadline = int(self._deadlines.min())
         return observations, rewards, terminated, truncated, info
+
+    def _moved(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Move every copy once; return new (observations, rewards, terminated, truncated)."""
+        if self._scalar:
+            point, reward, over = self._advance_scalar(actions)
+            observations, rewards = np.array([point], np.float32), np.array([reward])
+            terminated = np.array([over])
+        else:
+            observations, rewards, terminated = self._advance(actions)
+        self._clock += 1
+        if self._clock >= self._next_deadline:
+            return observations, rewards, terminated, self._deadlines <= self._clock
+        return observations, rewards, terminated, self._nowhere.copy()
 
     # Parameters.
 

@@ -42,6 +42,10 @@ class Inside(Wrapper):
     def inside(self, env: gym.Env[Any, Any], training: bool) -> gym.Env[Any, Any]:
         """Return an environment around one copy."""
 
+    def repeats(self) -> int | None:
+        """Return how often actions are repeated, where a vector gets nothing else by it."""
+        return None
+
     def layer(self, inner: Any) -> Any:
         """Return the backend: copies have the wrapper themselves."""
         return inner

@@ -205,6 +205,10 @@ class ActionRepeat(Inside):
         """Return an environment that repeats actions."""
         return Repeated(env, self.times, self.pool)
 
+    def repeats(self) -> int:
+        """Return how often; frames are pooled of images alone."""
+        return self.times
+
 
 class FrameSkip(ActionRepeat):
     """As `action_repeat`; of images, the brightest pixels of the last two frames are seen."""

@@ -15,7 +15,7 @@ import yaml
 
 from assay.core.errors import nearest
 from assay.study.agree import signatures
-from assay.study.agree.rules import refuse_unguarded
+from assay.study.agree.rules import refuse_placeholders, refuse_unguarded
 from assay.study.agree.scope import checked_out
 from assay.study.files.contract import APPROVALS, Approval, Contract
 from assay.study.files.documents import StudyError, digest, read_yaml_document, write_text
@@ -31,8 +31,8 @@ def approve(study: Study, item: str, by: str, key: Path | None = None) -> Approv
     """Record that `by` approves a part of the contract as it is now, signed where there is a key.
 
     Raises:
-        StudyError: There is no such part, or no name, or what is to measure is not protected, or
-            a signature is missing or not that of the person.
+        StudyError: There is no such part, or no name, or what is to measure is not protected or
+            not filled in, or a signature is missing or not that of the person.
     """
     if item not in APPROVALS:
         raise StudyError(f"There is no part '{item}' to approve.", nearest(item, APPROVALS))
@@ -42,6 +42,8 @@ def approve(study: Study, item: str, by: str, key: Path | None = None) -> Approv
         contract = study.contract()
         if item == "evaluation":
             refuse_unguarded(study.root, contract)
+        if item == "metrics":
+            refuse_placeholders(contract)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         code = _code(study, History.read(writer.events()))
         part = digest(contract.part(item))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from assay.runs.git import git, repository
 from assay.study.agree.closure import evaluated_files
@@ -22,6 +24,42 @@ _REWARD = re.compile(
     r"^(@@.*@@.*\bdef\s+\w*reward|[-+](?![-+]{2})\s*(def\s+\w*reward|[\w.]*reward\w*\s*[-+*/]?=[^=]))",
     re.MULTILINE | re.IGNORECASE,
 )
+# What documents write where a user's own name belongs: <file>, path/to/x, your_metric, FILE.csv.
+_STANDS_FOR = re.compile(
+    r"<[\w ./-]+>|\bpath/to/|\byour[-_]\w"
+    r"|(?<![A-Za-z0-9_])(?:TODO|FIXME|TBD|XXX|PATH|FILE|FILENAME|KEY|METRIC)(?![A-Za-z0-9_])"
+)
+
+
+def refuse_placeholders(agreed: Contract) -> None:
+    """Refuse a metric whose file or key was never filled in.
+
+    Raises:
+        StudyError: Names the field and its value.
+    """
+    for field, text in _sources(agreed.metrics.model_dump(mode="json"), "metrics"):
+        found = _STANDS_FOR.search(text)
+        if found:
+            how = f"assay study contract set {field}=VALUE"
+            raise StudyError(
+                f"{field} is '{text}', where '{found[0]}' stands for something to fill in.",
+                f"Name what a run writes: {'edit contract.yaml' if '[' in field else how}. "
+                "assay study metrics --out DIR tries it on the output of a run.",
+            )
+
+
+def _sources(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield every path, key and step that a metric is read by, with its field."""
+    if isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _sources(item, f"{place}[{i}]")
+    elif isinstance(value, dict) and isinstance(source := value.get("source"), dict):
+        # The key of printed metrics is a pattern, which may hold any of these.
+        names = ("path", "step") if source["kind"] == "stdout" else ("path", "key", "step")
+        yield from ((f"{place}.source.{name}", source[name] or "") for name in names)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _sources(item, f"{place}.{name}")
 
 
 def refuse_unreflected(study: Study, agreed: Contract, candidate: Candidate) -> None:

@@ -49,7 +49,8 @@ class ProposedMetric(Part):
 
     name: str
     direction: Direction = "maximize"
-    source: MetricSource
+    source: MetricSource | None = Field(None, description="None where `unreadable` says why.")
+    unreadable: str = Field("", description="Why no file is known that holds it; empty if one is.")
     outcome: bool = Field(description="Whether a study could decide by it, judged by its name.")
     training_reward: bool = Field(description="Whether it is likely the reward trained on.")
     evidence: tuple[str, ...] = ()
@@ -82,11 +83,7 @@ def propose(adapter: Adapter) -> Proposal:
     return Proposal(
         train=_command(adapter.train),
         evaluate=_command(adapter.evaluate),
-        metrics=tuple(
-            metric
-            for answer in adapter.metrics[:METRICS]
-            for metric in _metric(answer, adapter.logging)
-        ),
+        metrics=tuple(_metric(answer, adapter.logging) for answer in adapter.metrics[:METRICS]),
         parameters=_parameters(adapter.train),
     )
 
@@ -110,23 +107,23 @@ def _parameters(answers: tuple[Answer, ...]) -> tuple[ProposedParameter, ...]:
     )
 
 
-def _metric(answer: Answer, logging: tuple[Answer, ...]) -> list[ProposedMetric]:
+def _metric(answer: Answer, logging: tuple[Answer, ...]) -> ProposedMetric:
     name = str(answer.value)
     source = _source(name, [str(item.value) for item in logging])
-    if source is None or "{" in name:
-        return []
+    unreadable = "" if source else "no log that a run writes was found"
+    if "{" in name:
+        source, unreadable = None, "a part of its name is known only when it runs"
     named = set(words(name))
-    return [
-        ProposedMetric(
-            name=name,
-            direction="minimize" if named & _SMALLER else "maximize",
-            source=source,
-            outcome=is_outcome(name),
-            training_reward=bool(named & _REWARDS) and not named & _HELD_OUT,
-            evidence=answer.evidence,
-            confidence=answer.confidence,
-        )
-    ]
+    return ProposedMetric(
+        name=name,
+        direction="minimize" if named & _SMALLER else "maximize",
+        source=source,
+        unreadable=unreadable,
+        outcome=is_outcome(name),
+        training_reward=bool(named & _REWARDS) and not named & _HELD_OUT,
+        evidence=answer.evidence,
+        confidence=answer.confidence,
+    )
 
 
 def _source(name: str, sinks: list[str]) -> MetricSource | None:

@@ -206,16 +206,20 @@ def draft(study: Study, found: Proposal, wishes: Wishes) -> Draft:
     made.put("evaluation.expected_candidates", wishes.candidates)
     made.put("evaluation.pools.promotion", list(range(1, 1 + wishes.seeds)))
     made.put("evaluation.pools.validation", list(range(1 + wishes.seeds, 1 + 2 * wishes.seeds)))
-    if found.metrics:
-        best = found.metrics[0]
+    best = next((metric for metric in found.metrics if metric.source), None)
+    if best is not None and best.source is not None:
         why = "the code names it; no run has shown it yet"
         if best.training_reward:
             why += "; by its name it is a reward of training, and an evaluation's score is better"
         _primary(made, best.name, best.source, why)
         made.put("metrics.primary.direction", best.direction)
     else:
-        made.ask("metrics.primary.source", "no number was found that a run writes: name its file "
-                 "and key, or let a trial find them")  # fmt: skip
+        lack = "no number was found that a run writes"
+        if found.metrics:
+            first = found.metrics[0]
+            lack = f"the code names '{first.name}', but {first.unreadable}"
+        why = f"{lack}: name its file and key, or let a trial find them"
+        made.ask("metrics.primary.source", why)
     return made
 
 

@@ -1,0 +1,63 @@
+"""What one optimizer step does: losses over modules, the rules that move them, targets that follow.
+
+`assay.optim.update.Step` executes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from assay.optim.rules import Adam, Rule
+
+Loss = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One gradient step on the parameters of one module.
+
+    Attributes:
+        name: Prefix of its gradient-norm metric and of its optimizer state.
+        module: Whose parameters move.
+        loss: `batch -> (scalar loss, {metric name: scalar tensor})`.
+        rule: How the gradient moves them; clipping and warm-up are settings of it.
+        shares: Children of the module, by name, that move by a share of each step.
+    """
+
+    name: str
+    module: nn.Module
+    loss: Loss
+    rule: Rule = field(default_factory=Adam)
+    shares: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Polyak:
+    """`target <- (1 - tau) target + tau source`, after all objectives."""
+
+    target: nn.Module
+    source: nn.Module
+    tau: float
+
+
+def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of each parameter; zeros where the loss does not depend on it."""
+    grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+    pairs = zip(grads, parameters, strict=True)
+    return [torch.zeros_like(p) if g is None else g for g, p in pairs]
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Return tensors as one vector, as a flat buffer holds them."""
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def gathered(batch: Mapping[str, Tensor], index: Tensor | None) -> dict[str, Tensor]:
+    """Return the rows `index` of a batch, or all of it; scalars stay as they are."""
+    if index is None:
+        return dict(batch)
+    return {k: v.index_select(0, index) if v.ndim else v for k, v in batch.items()}
