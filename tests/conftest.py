@@ -7,10 +7,12 @@ that fails, replaces the same functions.
 
 from __future__ import annotations
 
+import functools
 import os
 
 import forking
 import pytest
+import typer.testing
 
 forking.install()
 
@@ -25,6 +27,9 @@ def _leave_it_to_the_system(descriptor: int) -> None:
 
 # Here and not in a fixture: `os.fdatasync` is a default of arguments, read at import.
 os.fsync = os.fdatasync = _leave_it_to_the_system
+
+# A `CliRunner` would build all commands of `assay` for every line that a test gives it.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
