@@ -8,6 +8,7 @@ that fails, replaces the same functions.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 
 import forking
@@ -30,6 +31,12 @@ os.fsync = os.fdatasync = _leave_it_to_the_system
 
 # A `CliRunner` would build all commands of `assay` for every line that a test gives it.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+
+
+def pytest_collection_finish() -> None:
+    """Spare Python from looking for garbage among twelve thousand tests and their modules."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
