@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import shutil
+import subprocess
 
 import forking
 import pytest
@@ -31,6 +33,17 @@ os.fsync = os.fdatasync = _leave_it_to_the_system
 
 # A `CliRunner` would build all commands of `assay` for every line that a test gives it.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Git see once that nothing has changed.
+
+    After a clone it reads every file again for each run that records its provenance, until somebody
+    refreshes its index.
+    """
+    if not hasattr(config, "workerinput") and shutil.which("git"):
+        command = ["git", "update-index", "-q", "--refresh"]
+        subprocess.run(command, cwd=config.rootpath, capture_output=True, check=False)
 
 
 def pytest_collection_finish() -> None:
