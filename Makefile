@@ -33,7 +33,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types contracts cpp bench defaults docs proto stubs clean
-.PHONY: $(PACKAGES) clients
+.PHONY: $(PACKAGES) clients collect
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -47,7 +47,7 @@ demo: git-packages cpp-packages setup ## See an agent learn, a comparison, a who
 
 # The C++ client is built, and npm downloads, while pip installs, which keeps one core busy at most.
 test: $(PACKAGES) ## Run lint, types, import contracts and all tests
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types contracts cpp clients
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types contracts collect cpp clients
 	$(PYTEST) -n $(TEST_JOBS) --dist worksteal $(ARGS)
 
 lint: setup ## Check style and formatting
@@ -59,6 +59,11 @@ types: setup ## Check types
 
 contracts: setup ## Check who imports whom
 	$(BIN)/lint-imports
+
+# Every test process would compile all tests, at the same time; after this none does.
+collect: setup
+	@mkdir -p build
+	@$(PYTEST) --collect-only $(ARGS) >build/collected.txt || { cat build/collected.txt; exit 1; }
 
 # The C++ client; skipped, with the reason, where its compiler or libraries cannot be had.
 cpp: cpp-packages ## Build and test the C++ client

@@ -45,6 +45,7 @@ SEEDS = 5
 EPISODES = 20
 LONGEST = 1_000  # steps of an episode in the judgement, where the environment has no limit
 RUN_TIMEOUT = 3_600
+_seen: dict[str, Any] = {}  # what is known of environments that were made
 Part = Literal["development", "held out"]
 Act = Callable[[Any, Any, bool], Any]
 ON_POLICY, VALUE, CONTINUOUS = ("ppo", "a2c"), ("dqn",), ("sac", "td3")
@@ -283,18 +284,27 @@ def current(lines: Sequence[dict[str, Any]], **settings: Any) -> Iterator[tuple[
 
 def _today(entry: Entry, settings: Mapping[str, Any]) -> str | None:
     """Return the name of today's defaults, or None where the environment is not installed."""
-    from assay.envs.make import look_at
     from assay.loops.config import resolve
 
     given = {"env_steps": entry.env_steps, **settings}
     try:
         config = resolve(
             entry.algorithm, entry.env, given, use_preset=False,
-            look=lambda settings: look_at(entry.env, settings),
+            look=lambda settings: _look(entry.env, settings),
         )  # fmt: skip
     except AssayError:
         return None
     return config_hash(config)
+
+
+def _look(env: str, settings: Mapping[str, Any]) -> Any:
+    """Look at an environment as `look_at` does, once: some take long to make."""
+    from assay.envs.make import look_at
+
+    key = f"{env} {settings}"
+    if key not in _seen:
+        _seen[key] = look_at(env, settings)
+    return _seen[key]
 
 
 def measure(todo: Sequence[Entry], settings: Mapping[str, Any], out: Path, jobs: int) -> int:

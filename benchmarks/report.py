@@ -449,7 +449,8 @@ def wanted_blocks(path: Path) -> dict[str, str]:
     if path == INDEX:
         return {"algorithms": algorithm_index()}
     if path.name in _PAGES:
-        return {name: tables()[name] for name in _PAGES[path.name]}
+        every = tables()
+        return {name: every[name] for name in _PAGES[path.name]}
     if path.parent == INDEX.parent and path.stem in imitators.ALGORITHMS:
         return {"evidence": imitation_table(path.stem)}
     if path.parent in (INDEX.parent, DOCS):

@@ -7,10 +7,15 @@ that fails, replaces the same functions.
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
+import shutil
+import subprocess
 
 import forking
 import pytest
+import typer.testing
 
 forking.install()
 
@@ -25,6 +30,26 @@ def _leave_it_to_the_system(descriptor: int) -> None:
 
 # Here and not in a fixture: `os.fdatasync` is a default of arguments, read at import.
 os.fsync = os.fdatasync = _leave_it_to_the_system
+
+# A `CliRunner` would build all commands of `assay` for every line that a test gives it.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Git see once that nothing has changed.
+
+    After a clone it reads every file again for each run that records its provenance, until somebody
+    refreshes its index.
+    """
+    if not hasattr(config, "workerinput") and shutil.which("git"):
+        command = ["git", "update-index", "-q", "--refresh"]
+        subprocess.run(command, cwd=config.rootpath, capture_output=True, check=False)
+
+
+def pytest_collection_finish() -> None:
+    """Spare Python from looking for garbage among twelve thousand tests and their modules."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

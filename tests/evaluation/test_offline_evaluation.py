@@ -316,7 +316,7 @@ def test_fitted_q_ranks_policies_of_cartpole() -> None:
         recorded(data, Spaces(data.schema.observation, data.schema.action)),
         gamma=0.97,
         sampled=True,
-        settings=FitSettings(updates=1_500, members=1, hidden=(64, 64), tau=0.05),
+        settings=FitSettings(updates=1_000, members=1, hidden=(64, 64), tau=0.05),
     )
     truth, estimate = [], []
     for policy in policies:

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import forking
 import pytest
 from command_parsing import parsed
 
@@ -69,6 +70,10 @@ class TestRouting:
 
 
 class TestCases:
+    @pytest.fixture(autouse=True)
+    def quick_start(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(forking.SCRIPTS, "yes")
+
     @pytest.mark.parametrize("cheap", CHEAP, ids=lambda skill: skill.name)
     def test_cheap_cases_end_as_expected(self, cheap: Skill) -> None:
         for outcome in outcomes([cheap], "ci"):

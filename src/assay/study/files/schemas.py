@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 from assay.core.config import Model
@@ -44,7 +45,12 @@ DOCUMENTS: dict[str, type[Model]] = {
 
 def export_schemas(directory: Path) -> None:
     """Write the JSON Schema of every kind of file."""
-    for name, model in DOCUMENTS.items():
-        schema = model.model_json_schema()
-        schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-        write_text(directory / f"{name}.schema.json", json.dumps(schema, indent=1) + "\n")
+    for name in DOCUMENTS:
+        write_text(directory / f"{name}.schema.json", _schema(name))
+
+
+@cache
+def _schema(name: str) -> str:
+    schema = DOCUMENTS[name].model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return json.dumps(schema, indent=1) + "\n"
