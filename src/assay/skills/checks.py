@@ -16,13 +16,12 @@ from assay.skills import manifests
 from assay.skills.errors import SkillsError
 from assay.skills.index_block import FOOTER, HEADER
 from assay.skills.install import edited, read_manifest
-from assay.skills.library import LIBRARY, plugins
+from assay.skills.library import HOOKED, LIBRARY, plugins
 from assay.skills.places import HOSTS, SCOPES, Place, place
 from assay.skills.validate import marketplace, validate
 
 State = Literal["ok", "note", "broken"]
 _COMMANDS = {"claude": "claude", "codex": "codex"}
-_HOOKED = "assay-study"  # the plugin that has a hook
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +58,11 @@ def _hook_of_codex(here: Place) -> Finding:
         config = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, ValueError) as error:
         return Finding("codex, hook", "note", f"'{file}' cannot be read: {error}")
-    on = [name for name in config.get("plugins", {}) if name.startswith(f"{_HOOKED}@")]
+    on = [name for name in config.get("plugins", {}) if name.startswith(f"{HOOKED}@")]
     if not on:
-        return Finding("codex, hook", "note", f"the plugin {_HOOKED} brings it; {first}")
+        return Finding("codex, hook", "note", f"the plugin {HOOKED} brings it; {first}")
     states = config.get("hooks", {}).get("state", {})
-    if any(_HOOKED in key and "trusted_hash" in state for key, state in states.items()):
+    if any(HOOKED in key and "trusted_hash" in state for key, state in states.items()):
         return Finding("codex, hook", "ok", "trusted")
     return Finding("codex, hook", "note", f"not trusted, so Codex skips it (/hooks); {first}")
 
