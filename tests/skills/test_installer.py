@@ -407,7 +407,7 @@ def test_doctor_says_whether_codex_runs_the_hook(project: Path, home: Path) -> N
     config.parent.mkdir()
     config.write_text('[plugins."assay-study@assay"]\nenabled = true\n')
     assert "not trusted" in told()
-    key = "assay-study@assay:hooks/hooks.json:pre_tool_use:0:0"
+    key = "assay-study@assay:plugin.json#hooks[0]:pre_tool_use:0:0"
     config.write_text(f'{config.read_text()}[hooks.state."{key}"]\ntrusted_hash = "x"\n')
     assert told() == "trusted"
     config.write_text("=")
