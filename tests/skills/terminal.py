@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -38,7 +39,10 @@ class Terminal:
             stdin=program, stdout=program, stderr=program, preexec_fn=_take_terminal,
         )  # fmt: skip
         os.close(program)
-        self._drawn = b""
+        self._cells = [[" "] * COLUMNS for _ in range(ROWS)]
+        self._row = self._column = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""  # the beginning of an order whose end did not come yet
 
     def __enter__(self) -> Terminal:
         return self
@@ -68,34 +72,46 @@ class Terminal:
         os.write(self._end, keys.encode())
 
     def screen(self) -> str:
-        """Return the lines that it shows: letters where they were put, and what was erased."""
-        cells = [[" "] * COLUMNS for _ in range(ROWS)]
-        row = column = 0
-        for piece in _PIECES.finditer(self._drawn.decode(errors="replace")):
+        """Return the lines that it shows."""
+        return "\n".join("".join(line).rstrip() for line in self._cells)
+
+    def _draw(self, drawn: bytes) -> None:
+        """Put letters where they belong, and erase; colours and the like do not count."""
+        text = self._rest + self._decoder.decode(drawn)
+        read = 0
+        for piece in _PIECES.finditer(text):
             letter, order = piece["letter"], piece["order"]
+            if letter == "\x1b":
+                break
+            read = piece.end()
             if order == "H":
                 numbers = [int(number or 1) for number in f"{piece['numbers']};1".split(";")]
-                row, column = min(numbers[0], ROWS) - 1, min(numbers[1], COLUMNS) - 1
+                self._row, self._column = min(numbers[0], ROWS) - 1, min(numbers[1], COLUMNS) - 1
             elif order == "K":
-                cells[row][column:] = [" "] * (COLUMNS - column)
+                self._cells[self._row][self._column :] = [" "] * (COLUMNS - self._column)
             elif order == "J":
-                cells[row + 1 :] = [[" "] * COLUMNS for _ in cells[row + 1 :]]
+                below = range(self._row + 1, ROWS)
+                self._cells[self._row + 1 :] = [[" "] * COLUMNS for _ in below]
             elif letter == "\r":
-                column = 0
+                self._column = 0
             elif letter == "\n":
-                row = min(row + 1, ROWS - 1)
-            elif letter and column < COLUMNS:
-                cells[row][column] = letter
-                column += 1
-        return "\n".join("".join(line).rstrip() for line in cells)
+                self._row = min(self._row + 1, ROWS - 1)
+            elif letter and self._column < COLUMNS:
+                self._cells[self._row][self._column] = letter
+                self._column += 1
+        self._rest = text[read:]
 
     def until(self, done: Callable[[], bool]) -> None:
         """Wait while the program draws, and answer what it asks its terminal."""
         limit = time.monotonic() + _PATIENCE
         while not done():
-            assert time.monotonic() < limit and self._process.poll() is None, self.screen()
+            assert time.monotonic() < limit, self.screen()
             if select.select([self._end], [], [], 0.1)[0]:
-                drawn = os.read(self._end, 65_536)
-                self._drawn += drawn
+                try:
+                    drawn = os.read(self._end, 65_536)
+                except OSError:  # nobody is at the other end
+                    ended = self._process.wait()
+                    raise AssertionError(f"{self.screen()}\nended with {ended}") from None
+                self._draw(drawn)
                 self._send("\x1b[1;1R" * drawn.count(b"\x1b[6n"))  # where is the cursor?
                 self._send("\x1b[?62c" * drawn.count(b"\x1b[c"))  # what are you?

@@ -384,6 +384,23 @@ def test_doctor_says_that_an_upgrade_was_interrupted(
     assert "version 0.0.1 is installed" in " ".join(f.detail for f in checks.doctor(project))
 
 
+@pytest.mark.parametrize("option", [False, True])
+def test_what_a_kill_left_is_named_and_goes_with_the_skills(project: Path, option: bool) -> None:
+    here = place("codex", "project", project, codex_folder=option)
+    install.install(here, chosen(FEW))
+    hidden = here.skills[-1] / f"{folders.NEW}rlxp-autoloop"
+    hidden.mkdir()
+    (hidden / "SKILL.md").write_text("half of it")
+    halves = [".AGENTS.md", ".agents/.assay-skills.json", ".codex/agents/.metrics-analyst.toml"]
+    paths = [hidden, *(project / f"{half}.12-0a1b2c" for half in halves)]
+    for path in paths[1:]:
+        path.write_text("half of it")
+    details = [f.detail for f in checks.doctor(project)]
+    assert all(sum(f"{p}: a killed install left it" in d for d in details) == 1 for p in paths)
+    install.uninstall(place("codex", "project", project))
+    assert list(project.iterdir()) == []
+
+
 def test_doctor_reads_an_index_that_is_not_utf8(project: Path) -> None:
     install.install(place("codex", "project", project), chosen(FEW))
     with (project / "AGENTS.md").open("ab") as file:

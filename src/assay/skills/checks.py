@@ -15,7 +15,7 @@ from assay import __version__
 from assay.skills import manifests
 from assay.skills.errors import SkillsError
 from assay.skills.index_block import FOOTER, HEADER
-from assay.skills.install import edited, read_manifest
+from assay.skills.install import edited, left_behind, read_manifest
 from assay.skills.library import HOOKED, LIBRARY, plugins
 from assay.skills.places import HOSTS, SCOPES, Place, place
 from assay.skills.validate import marketplace, validate
@@ -71,10 +71,13 @@ def _installed(here: Place) -> Iterable[Finding]:
     name = f"{here.host}, {here.scope}"
     try:
         manifest = read_manifest(here)
-        odd = edited(here)
+        odd, left = edited(here), left_behind(here)
     except SkillsError as error:
         yield Finding(name, "broken", error.message)
         return
+    for path in left:
+        what = "a killed install left it; `assay skills install` or `uninstall` removes it"
+        yield Finding(name, "note", f"{path}: {what}")
     if not manifest["skills"]:
         yield Finding(name, "note", f"nothing is installed in {here.skills[0]}")
         return
@@ -84,13 +87,13 @@ def _installed(here: Place) -> Iterable[Finding]:
         what = f"version {version} is installed, and this is {__version__}: assay skills install"
         yield Finding(name, "note", f"{what} --host {here.host} --scope {here.scope} --yes")
     known = {skill.name for plugin in plugins() for skill in plugin.skills}
-    left = [skill for skill in manifest["skills"] if skill not in known]
-    if left:
-        yield Finding(name, "note", f"no longer in the library: {', '.join(left)}")
+    gone = [skill for skill in manifest["skills"] if skill not in known]
+    if gone:
+        yield Finding(name, "note", f"no longer in the library: {', '.join(gone)}")
     for path in odd:
-        gone = not path.exists()
+        missing = not path.exists()
         yield Finding(
-            name, "broken" if gone else "note", f"{'missing' if gone else 'edited'}: {path}"
+            name, "broken" if missing else "note", f"{'missing' if missing else 'edited'}: {path}"
         )
     if here.index is not None:
         try:

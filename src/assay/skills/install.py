@@ -18,9 +18,15 @@ from typing import Any, Literal
 
 from assay import __version__
 from assay.core.errors import nearest
-from assay.runs.files import run_error, write_atomic
+from assay.runs.files import run_error, unfinished, write_atomic
 from assay.skills.errors import SkillsError
-from assay.skills.folders import folder_files, recover, remove_folder, replace_folder
+from assay.skills.folders import (
+    folder_files,
+    hidden_folders,
+    recover,
+    remove_folder,
+    replace_folder,
+)
 from assay.skills.index_block import block, with_block
 from assay.skills.library import LIBRARY, Skill, frontmatter, plugins
 from assay.skills.places import Place
@@ -80,8 +86,7 @@ def read_manifest(place: Place) -> dict[str, Any]:
     found = {**empty, **found}
     if not all(_are_words(words) for words in (found["skills"], *files.values())):
         raise _unreadable(place)
-    folders = (*place.skills, place.agents.parent / "skills", place.agents)  # --codex-folder, too
-    known = [folder.resolve() for folder in folders]
+    known = [folder.resolve() for folder in (*place.all_skills, place.agents)]
     for key in files:
         parent = (place.base / key).parent.resolve()
         if not any(folder in (parent, *parent.parents) for folder in known):
@@ -309,12 +314,28 @@ def _refuse_unwritable(place: Place) -> None:
             )
 
 
+def left_behind(place: Place) -> list[Path]:
+    """Return what a killed install left: hidden folders of skills, and files half-written.
+
+    Raises:
+        SkillsError: The manifest cannot be read.
+    """
+    known = (place.base / key for key in read_manifest(place)["files"])
+    files = [place.manifest, *(path for path in known if path.parent == place.agents)]
+    if place.index is not None:
+        files.append(place.index.resolve())
+    folders = [path for folder in place.all_skills for path in hidden_folders(folder)]
+    return folders + [path for file in files for path in unfinished(file)]
+
+
 @contextmanager
 def _writing(place: Place) -> Iterator[None]:
     """Finish what a kill left behind, and say in one message what the system refused."""
     try:
-        for folder in place.skills:
+        for folder in place.all_skills:
             recover(folder)
+        for path in left_behind(place):
+            path.unlink()
         yield
     except OSError as error:
         doing = f"write '{error.filename or place.base}'"
