@@ -120,6 +120,11 @@ def release_check(root: Path) -> list[Finding]:
         raise SkillsError(
             f"'{root}' is not a checkout of Assay: {error}.", "Name it with --root."
         ) from None
+    if root.resolve() not in LIBRARY.resolve().parents:
+        raise SkillsError(
+            f"This program's skills are in '{LIBRARY}', not in the checkout '{root}'.",
+            "Run the checkout's own: `make setup` in it, then `.venv/bin/assay`.",
+        )
     found = [_verdict("package", version == __version__, f"{version} and {__version__}")]
     headings = re.findall(r"^## \[(.+?)\]", changes, flags=re.MULTILINE)
     listed = version in headings or "Unreleased" in headings
