@@ -17,9 +17,11 @@ from pathlib import Path
 
 ROWS, COLUMNS = 40, 120
 _PATIENCE = 120.0  # seconds; a busy machine may need them
+_PAUSE = 3.0  # before a key
+_ANSWERS = {"n": "\x1b[1;1R", "c": "\x1b[?62c"}  # where is the cursor? what are you?
 _PIECES = re.compile(
     r"\x1b\[(?P<numbers>[0-9;]*)(?P<order>[@-~])|\x1b\[[^@-~]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
-    r"|\x1b[ -/]*[0-~]|(?P<letter>.)",
+    r"|\x1b(?![\[\]])[ -/]*[0-~]|(?P<letter>.)",
     re.DOTALL,
 )
 
@@ -54,14 +56,17 @@ class Terminal:
         os.close(self._end)
 
     def press(self, key: str, done: Callable[[], bool]) -> None:
-        """Press a key until it had its effect: a program may not listen as soon as it draws."""
-        pressed = 0.0
+        """Press a key until it had its effect, and no sooner than a person would.
+
+        Programs throw away what was typed before they drew, and may not stand more of it then.
+        """
+        pressed = time.monotonic()
 
         def tried() -> bool:
             nonlocal pressed
             if done():
                 return True
-            if time.monotonic() > pressed + 2.0:
+            if time.monotonic() > pressed + _PAUSE:
                 self._send(key)
                 pressed = time.monotonic()
             return False
@@ -76,7 +81,7 @@ class Terminal:
         return "\n".join("".join(line).rstrip() for line in self._cells)
 
     def _draw(self, drawn: bytes) -> None:
-        """Put letters where they belong, and erase; colours and the like do not count."""
+        """Put letters where they belong, erase, and answer; colours and the like do not count."""
         text = self._rest + self._decoder.decode(drawn)
         read = 0
         for piece in _PIECES.finditer(text):
@@ -92,6 +97,8 @@ class Terminal:
             elif order == "J":
                 below = range(self._row + 1, ROWS)
                 self._cells[self._row + 1 :] = [[" "] * COLUMNS for _ in below]
+            elif order in _ANSWERS:
+                self._send(_ANSWERS[order])
             elif letter == "\r":
                 self._column = 0
             elif letter == "\n":
@@ -102,7 +109,7 @@ class Terminal:
         self._rest = text[read:]
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Wait while the program draws, and answer what it asks its terminal."""
+        """Wait while the program draws."""
         limit = time.monotonic() + _PATIENCE
         while not done():
             assert time.monotonic() < limit, self.screen()
@@ -113,5 +120,3 @@ class Terminal:
                     ended = self._process.wait()
                     raise AssertionError(f"{self.screen()}\nended with {ended}") from None
                 self._draw(drawn)
-                self._send("\x1b[1;1R" * drawn.count(b"\x1b[6n"))  # where is the cursor?
-                self._send("\x1b[?62c" * drawn.count(b"\x1b[c"))  # what are you?
