@@ -118,6 +118,17 @@ class TestAnalysis:
         assert seen.metrics[0].deviations == pytest.approx(wanted)
         assert seen.metrics[0].value == seen.metrics[0].recorded
 
+    def test_the_incumbent_is_compared_with_whom_it_beat(self, tmp_path: Path) -> None:
+        study = measured(tmp_path)
+        add(study, "good")
+        for phase in ("promotion", "validation"):
+            fake(study, "good", phase, gain=8.0)
+            assert judged(study, "good", phase) == "accept"
+        assert study.history().incumbent == "good"
+        seen = analyze(study, "good-promotion-3")
+        assert (seen.kind, seen.rival) == ("better", "base")
+        assert analyze(study, "base-promotion-3").rival == "good"
+
     def test_a_metric_that_is_gone(self, tmp_path: Path) -> None:
         study = measured(tmp_path)
         (study.path / "runs/base-promotion-1/out/result.json").unlink()

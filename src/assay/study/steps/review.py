@@ -77,7 +77,7 @@ def _admissible(study: Study, agreed: Contract, candidate: Candidate) -> Iterato
     except AssayError as error:
         yield Check("inside the contract", "stop", error.message)
         return
-    yield Check("inside the contract", "ok", "its change is inside the approved scope")
+    yield Check("inside the contract", "ok", "its change is inside the contract's scope")
 
 
 def _reward(
