@@ -203,6 +203,13 @@ class TestReview:
         found = self.checks(self.study(tmp_path), value)["scale"]
         assert found[0] == level and words in found[1]
 
+    def test_the_contract_may_say_what_the_incumbent_did_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        study = self.study(tmp_path)
+        monkeypatch.setattr(candidates, "standing", lambda *_: ("", {}))
+        assert "is 2 times" in self.checks(study, 2.0)["scale"][1]
+
     def test_signal_is_predicted_from_the_reflection(self, tmp_path: Path) -> None:
         # Both components weigh 5 on average: 4 times one is 20 of 25, 5 times is 25 of 30.
         found = self.checks(self.study(tmp_path), 4.0)["signal"]

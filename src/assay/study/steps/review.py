@@ -64,7 +64,8 @@ def review(study: Study, name: str) -> list[Check]:
 def _standing(study: Study, agreed: Contract, history: History) -> Mapping[str, Any]:
     """Return the settings that the change is laid over."""
     try:
-        return candidates.standing(study, history, agreed)[1]
+        standing = candidates.standing(study, history, agreed)[1]
+        return {**agreed.baseline.parameters, **standing}  # some may have been said since
     except AssayError:  # an incumbent whose code is gone: validation says so
         return agreed.baseline.parameters
 
