@@ -333,6 +333,17 @@ class TestBadInput:
         said = self.refused(project, "--host", "claude", "--host", "codex")
         assert "permission denied" in said and ".agents" in said
 
+    @pytest.mark.parametrize("folder", [".agents/skills/rlxp-autoloop/scripts", ".codex/agents"])
+    def test_nothing_is_removed_where_something_cannot_be(
+        self, project: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+    ) -> None:
+        hosts = ("--host", "claude", "--host", "codex", "--root", project, "--yes")
+        cli("install", *hosts, "--skills", ",".join(FEW))
+        before = tree(project)
+        monkeypatch.setattr(os, "access", lambda path, mode: path != project / folder)
+        assert f"{folder}': permission denied" in cli("uninstall", *hosts, code=2)
+        assert tree(project) == before
+
     def test_what_the_system_refuses(self, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(*_: Any) -> None:
             raise PermissionError(13, "Permission denied", "x")

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -130,8 +130,7 @@ def install(place: Place, skills: list[Skill], *, force: bool = False, dry: bool
     gone = [path for path in ours if path not in wanted]
     report.changes += [_farewell(path, ours[path], force) for path in gone if path.exists()]
     index = _index_text(place, [every[name] for name in names], force)
-    if report.having("add", "update", "remove"):
-        _refuse_unwritable(place)
+    _refuse_unwritable(place, report)
     if dry:
         return report
     with _writing(place):
@@ -171,6 +170,7 @@ def uninstall(
     report.changes = [_farewell(path, ours[path], force) for path in goes]
     every = {s.name: s for plugin in plugins(LIBRARY) for s in plugin.skills}
     index = _index_text(place, [every[name] for name in left if name in every], force)
+    _refuse_unwritable(place, report)
     if dry:
         return report
     with _writing(place):
@@ -301,10 +301,14 @@ def _refuse_links(place: Place, names: Iterable[str]) -> None:
 # ---------------------------------------------------------------------- doing it
 
 
-def _refuse_unwritable(place: Place) -> None:
-    """Refuse folders without permission before anything is written, also to another host."""
+def _refuse_unwritable(place: Place, report: Report) -> None:
+    """Refuse folders without permission before anything is changed, also of another host."""
+    changed = [change.path.parent for change in report.having("add", "update", "remove")]
+    if not changed:
+        return
     index = [place.index.parent] if place.index is not None else []
-    for folder in (*place.skills, place.agents, place.manifest.parent, *index):
+    kept = (*place.skills, place.agents, place.manifest.parent, *index)
+    for folder in dict.fromkeys((*kept, *changed)):
         there = next(one for one in (folder, *folder.parents) if one.exists())
         if not os.access(there, os.W_OK | os.X_OK):
             raise SkillsError(
@@ -421,4 +425,5 @@ def _write_manifest(
 
 def _remove_if_empty(folder: Path) -> None:
     if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+        with suppress(PermissionError):  # of the folder above, which is not ours
+            folder.rmdir()
