@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from assay.cli.app import app
-from assay.skills.library import LIBRARY
+from assay.skills.library import LIBRARY, chosen
+from assay.study.repo.audit import inspect
 
 ROOT = LIBRARY.parents[3]
 TRAIN = """import gymnasium
@@ -66,6 +68,18 @@ def test_what_is_no_checkout_of_holosoma(holosoma: Path, tmp_path: Path) -> None
     assert "profile mismatch" in check("--root", ROOT, "--holosoma", holosoma, code=1)
     said = check("--root", ROOT, "--holosoma", tmp_path / "none", code=2)
     assert "is not a directory" in said and "--holosoma" in said
+
+
+def test_scene_traversal_is_a_profile_and_never_the_default(holosoma: Path) -> None:
+    audit = next(skill.path for skill in chosen(["rlxp-audit-task"]))
+    page = (audit / "references/holosoma.md").read_text()
+    (profile,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (holosoma / "scene-traversal.yaml").write_text(profile)
+    usual = inspect(holosoma).adapter
+    assert usual.profile == "holosoma" and "terrain-load-obj" not in str(usual)
+    asked = inspect(holosoma, str(holosoma / "scene-traversal.yaml"))
+    assert asked.adapter.profile == "scene-traversal" and asked.findings == ()
+    assert "terrain:terrain-load-obj" in str(asked.adapter.train)
 
 
 def test_another_checkout_than_the_program_is_of(tmp_path: Path) -> None:
