@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from assay import __version__
+from assay.cli import doctor
 from assay.cli.app import app
 from assay.skills import checks, folders, install
 from assay.skills.errors import SkillsError
@@ -431,6 +432,7 @@ def test_doctor_says_whether_codex_runs_the_hook(project: Path, home: Path) -> N
         return next(f.detail for f in checks.doctor(project) if f.name == "codex, hook")
 
     assert "assay-study brings it" in told()
+    assert doctor._hook() == []  # a line of `assay doctor`
     config = home / ".codex/config.toml"
     config.parent.mkdir()
     config.write_text('[plugins."assay-study@assay"]\nenabled = true\n')
@@ -438,5 +440,6 @@ def test_doctor_says_whether_codex_runs_the_hook(project: Path, home: Path) -> N
     key = "assay-study@assay:plugin.json#hooks[0]:pre_tool_use:0:0"
     config.write_text(f'{config.read_text()}[hooks.state."{key}"]\ntrusted_hash = "x"\n')
     assert told() == "trusted"
+    assert [finding.detail for finding in doctor._hook()] == ["trusted"]
     config.write_text("=")
     assert "cannot be read" in told()

@@ -21,6 +21,7 @@ from assay.skills.places import HOSTS, SCOPES, Place, place
 from assay.skills.validate import marketplace, validate
 
 State = Literal["ok", "note", "broken"]
+_FIRST = "`assay study` itself refuses launches"
 _COMMANDS = {"claude": "claude", "codex": "codex"}
 
 
@@ -43,28 +44,28 @@ def doctor(root: Path, environment: dict[str, str] | None = None) -> list[Findin
         for scope in SCOPES:
             here = place(host, scope, root, environment=environment)
             found += _installed(here)
-    return [*found, _hook_of_codex(place("codex", "user", root, environment=environment))]
+    brought = Finding("codex, hook", "note", f"the plugin {HOOKED} brings it; {_FIRST}")
+    return [*found, hook_of_codex(root, environment) or brought]
 
 
-def _hook_of_codex(here: Place) -> Finding:
+def hook_of_codex(root: Path, environment: dict[str, str] | None = None) -> Finding | None:
     """Say whether Codex runs the plugin's hook; it passes over one that nobody trusted, silently.
 
     Codex notes both in config.toml: plugins that are enabled, and hooks with the hash that the user
-    trusted.
+    trusted. None where the plugin is not there.
     """
-    file = here.agents.parent / "config.toml"
-    first = "`assay study` itself refuses launches"
+    file = place("codex", "user", root, environment=environment).agents.parent / "config.toml"
     try:
         config = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, ValueError) as error:
         return Finding("codex, hook", "note", f"'{file}' cannot be read: {error}")
     on = [name for name in config.get("plugins", {}) if name.startswith(f"{HOOKED}@")]
     if not on:
-        return Finding("codex, hook", "note", f"the plugin {HOOKED} brings it; {first}")
+        return None
     states = config.get("hooks", {}).get("state", {})
     if any(HOOKED in key and "trusted_hash" in state for key, state in states.items()):
         return Finding("codex, hook", "ok", "trusted")
-    return Finding("codex, hook", "note", f"not trusted, so Codex skips it (/hooks); {first}")
+    return Finding("codex, hook", "note", f"not trusted, so Codex skips it (/hooks); {_FIRST}")
 
 
 def _installed(here: Place) -> Iterable[Finding]:
