@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 from scripted_model import ScriptedModel
+from terminal import Terminal
 
+from assay.skills import checks
 from assay.skills.library import LIBRARY, plugins
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +38,7 @@ class Client:
         self._command = command
         # Nothing of whoever runs the tests: neither accounts nor settings.
         self._environment = {"HOME": str(home), "PATH": places}
-        self.place = home
+        self.home = self.place = home
 
     def __call__(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
         done = subprocess.run(
@@ -45,6 +47,10 @@ class Client:
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def on_terminal(self, *words: str) -> Terminal:
+        """Start it as a person does."""
+        return Terminal([self._command, *words], self.place, self._environment)
 
     def enter(self, place: Path, study: bool) -> None:
         """Go to a repository with a script that trains, and a study of it if so."""
@@ -66,13 +72,44 @@ def claude(tmp_path_factory: pytest.TempPathFactory) -> Client:
     return found
 
 
+def codex_with(home: Path, *names: str) -> Client:
+    found = Client("codex", home)
+    found("plugin", "marketplace", "add", str(LIBRARY))
+    for name in names:
+        found("plugin", "add", f"{name}@assay")
+    return found
+
+
 @pytest.fixture(scope="module")
 def codex(tmp_path_factory: pytest.TempPathFactory) -> Client:
-    found = Client("codex", tmp_path_factory.mktemp("codex"))
-    found("plugin", "marketplace", "add", str(LIBRARY))
-    for plugin in PLUGINS:
-        found("plugin", "add", f"{plugin.name}@assay")
-    return found
+    """Codex with all plugins, after a person trusted the hook: it asks for that when it starts."""
+    codex = codex_with(tmp_path_factory.mktemp("codex"), *(plugin.name for plugin in PLUGINS))
+    trusted = f'projects."{codex.home}".trust_level="trusted"'
+    with (
+        ScriptedModel("true") as model,
+        codex.on_terminal(*of_model(model), "-c", trusted) as terminal,
+    ):
+        terminal.until(lambda: "2. Trust all and continue" in terminal.screen())
+        assert "1 hook is new" in terminal.screen()
+        terminal.press(
+            "2", lambda: "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK} 2." in terminal.screen()
+        )
+        terminal.press("\r", lambda: hook_of(codex.home) == "trusted")
+    return codex
+
+
+def hook_of(home: Path) -> str:
+    """Return what `assay skills doctor` says of the hook in Codex."""
+    found = checks.doctor(home, {"HOME": str(home)})
+    return next(finding.detail for finding in found if finding.name == "codex, hook")
+
+
+def of_model(model: ScriptedModel) -> list[str]:
+    """Return the settings by which Codex talks to a model of ours."""
+    provider = f'{{name="scripted", base_url="{model.url}/v1", wire_api="responses"}}'
+    settings = ("model=scripted", "model_provider=scripted",
+                f"model_providers.scripted={provider}")  # fmt: skip
+    return [word for setting in settings for word in ("-c", setting)]
 
 
 def ask_claude(client: Client) -> ScriptedModel:
@@ -87,13 +124,8 @@ def ask_claude(client: Client) -> ScriptedModel:
 
 def ask_codex(client: Client) -> ScriptedModel:
     with ScriptedModel("python3 train.py") as model:
-        provider = f'{{name="scripted", base_url="{model.url}/v1", wire_api="responses"}}'
-        settings = ("model=scripted", "model_provider=scripted",
-                    f"model_providers.scripted={provider}")  # fmt: skip
-        words = [word for setting in settings for word in ("-c", setting)]
-        # Hooks of plugins run once a person has trusted them, which is what the flag stands for.
-        client("exec", "--dangerously-bypass-hook-trust", "--skip-git-repo-check",
-               "--sandbox", "danger-full-access", *words, "train it")  # fmt: skip
+        client("exec", "--skip-git-repo-check", "--sandbox", "danger-full-access",
+               *of_model(model), "train it")  # fmt: skip
     return model
 
 
@@ -129,6 +161,13 @@ def test_codex_shows_every_skill_and_denies_training(codex: Client, tmp_path: Pa
     model = ask_codex(codex)
     assert unlisted(model) == []
     assert DENIED in model.texts() and not codex.trained()
+
+
+def test_codex_passes_over_a_hook_that_nobody_trusted(home: Path, tmp_path: Path) -> None:
+    codex = codex_with(home, STUDY.name)
+    assert "not trusted" in hook_of(home)
+    codex.enter(tmp_path, study=True)
+    assert DENIED not in ask_codex(codex).texts() and codex.trained()
 
 
 def test_claude_code_trains_where_no_study_is(claude: Client, tmp_path: Path) -> None:

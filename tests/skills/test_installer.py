@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from assay import __version__
+from assay.cli import doctor
 from assay.cli.app import app
 from assay.skills import checks, folders, install
 from assay.skills.errors import SkillsError
@@ -333,6 +334,17 @@ class TestBadInput:
         said = self.refused(project, "--host", "claude", "--host", "codex")
         assert "permission denied" in said and ".agents" in said
 
+    @pytest.mark.parametrize("folder", [".agents/skills/rlxp-autoloop/scripts", ".codex/agents"])
+    def test_nothing_is_removed_where_something_cannot_be(
+        self, project: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+    ) -> None:
+        hosts = ("--host", "claude", "--host", "codex", "--root", project, "--yes")
+        cli("install", *hosts, "--skills", ",".join(FEW))
+        before = tree(project)
+        monkeypatch.setattr(os, "access", lambda path, mode: path != project / folder)
+        assert f"{folder}': permission denied" in cli("uninstall", *hosts, code=2)
+        assert tree(project) == before
+
     def test_what_the_system_refuses(self, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(*_: Any) -> None:
             raise PermissionError(13, "Permission denied", "x")
@@ -384,6 +396,23 @@ def test_doctor_says_that_an_upgrade_was_interrupted(
     assert "version 0.0.1 is installed" in " ".join(f.detail for f in checks.doctor(project))
 
 
+@pytest.mark.parametrize("option", [False, True])
+def test_what_a_kill_left_is_named_and_goes_with_the_skills(project: Path, option: bool) -> None:
+    here = place("codex", "project", project, codex_folder=option)
+    install.install(here, chosen(FEW))
+    hidden = here.skills[-1] / f"{folders.NEW}rlxp-autoloop"
+    hidden.mkdir()
+    (hidden / "SKILL.md").write_text("half of it")
+    halves = [".AGENTS.md", ".agents/.assay-skills.json", ".codex/agents/.metrics-analyst.toml"]
+    paths = [hidden, *(project / f"{half}.12-0a1b2c" for half in halves)]
+    for path in paths[1:]:
+        path.write_text("half of it")
+    details = [f.detail for f in checks.doctor(project)]
+    assert all(sum(f"{p}: a killed install left it" in d for d in details) == 1 for p in paths)
+    install.uninstall(place("codex", "project", project))
+    assert list(project.iterdir()) == []
+
+
 def test_doctor_reads_an_index_that_is_not_utf8(project: Path) -> None:
     install.install(place("codex", "project", project), chosen(FEW))
     with (project / "AGENTS.md").open("ab") as file:
@@ -403,12 +432,14 @@ def test_doctor_says_whether_codex_runs_the_hook(project: Path, home: Path) -> N
         return next(f.detail for f in checks.doctor(project) if f.name == "codex, hook")
 
     assert "assay-study brings it" in told()
+    assert doctor._hook() == []  # a line of `assay doctor`
     config = home / ".codex/config.toml"
     config.parent.mkdir()
     config.write_text('[plugins."assay-study@assay"]\nenabled = true\n')
     assert "not trusted" in told()
-    key = "assay-study@assay:hooks/hooks.json:pre_tool_use:0:0"
+    key = "assay-study@assay:plugin.json#hooks[0]:pre_tool_use:0:0"
     config.write_text(f'{config.read_text()}[hooks.state."{key}"]\ntrusted_hash = "x"\n')
     assert told() == "trusted"
+    assert [finding.detail for finding in doctor._hook()] == ["trusted"]
     config.write_text("=")
     assert "cannot be read" in told()

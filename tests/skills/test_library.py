@@ -17,7 +17,7 @@ from command_parsing import parsed
 from assay.skills import checks, manifests
 from assay.skills.checks import release_check
 from assay.skills.library import LIBRARY, Skill, frontmatter, plugins
-from assay.skills.validate import ALL_LISTINGS, ONE_LISTING, tokens, validate
+from assay.skills.validate import AGENT_PLUGIN, ALL_LISTINGS, ONE_LISTING, tokens, validate
 
 ROOT = Path(__file__).resolve().parents[2]
 SKILLS = [skill for plugin in plugins() for skill in plugin.skills]
@@ -108,12 +108,20 @@ def test_manifests_are_what_is_generated_and_the_checkout_can_be_released() -> N
     assert [f for f in release_check(ROOT) if f.state == "broken"] == []
 
 
+def test_every_plugin_has_the_manifest_of_agent_plugins() -> None:
+    for plugin in plugins():
+        found = json.loads((plugin.path / "plugin.json").read_text())
+        assert found["$schema"] == manifests.SCHEMA and found["name"] == plugin.path.name
+        assert set(found) <= AGENT_PLUGIN and len(AGENT_PLUGIN) == 10
+
+
 def test_the_wheel_holds_files_whose_names_begin_with_a_dot() -> None:
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     patterns = data["package-data"]["assay"]
     assert checks._unpacked(patterns) == []
     left = checks._unpacked([text for text in patterns if ".codex-plugin" not in text])
-    assert "skills/library/plugins/assay-study/.codex-plugin/plugin.json" in left
+    assert "skills/library/plugins/.codex-plugin/plugin.json" in left
+    assert "skills/library/plugins/assay-mlops/.codex-plugin/plugin.json" in left
 
 
 def test_the_package_needs_the_standard_library_alone() -> None:

@@ -48,6 +48,15 @@ def manifest(path: str, **fields: object) -> Break:
     return change
 
 
+def without(path: str, field: str) -> Break:
+    def change(root: Path) -> None:
+        found = json.loads((root / path).read_text())
+        del found[field]
+        (root / path).write_text(json.dumps(found))
+
+    return change
+
+
 def evals(cases: int, queries: int, near: int, **changed: object) -> str:
     triggers: list[dict[str, object]] = [
         {"query": f"q{i}", "should_trigger": i >= near} | ({"instead": None} if i < near else {})
@@ -73,6 +82,7 @@ def trigger(**changed: object) -> Break:
 
 MD = f"{SKILL}/SKILL.md"
 CLAUDE, CODEX = f"{PLUGIN}/.claude-plugin/plugin.json", f"{PLUGIN}/.codex-plugin/plugin.json"
+ABOVE = "plugins/.codex-plugin/plugin.json"  # that of the plugin with a hook
 BROKEN: list[tuple[str, Break]] = [
     ("frontmatter", edit(MD, "license: MIT", "license: [MIT]")),
     ("frontmatter", edit(MD, "license: MIT", "license: a: b")),
@@ -113,14 +123,18 @@ BROKEN: list[tuple[str, Break]] = [
     ("skill", lambda root: (root / PLUGIN / "skills/empty").mkdir()),
     ("manifest", write(CLAUDE, "{")),
     ("plugin-name", manifest(CLAUDE, name="other")),
-    ("version", manifest(CODEX, version="9.9.9")),
+    ("version", manifest(ABOVE, version="9.9.9")),
     ("author", manifest(CLAUDE, author="me")),
-    ("prompts", manifest(CODEX, interface={"defaultPrompt": ["x"] * 4})),
-    ("prompts", manifest(CODEX, interface={"defaultPrompt": ["x" * 129]})),
+    ("prompts", manifest(ABOVE, interface={"defaultPrompt": ["x"] * 4})),
+    ("prompts", manifest(ABOVE, interface={"defaultPrompt": ["x" * 129]})),
     ("closed-fields", manifest("plugins/assay-study-names/plugin.json", hooks="x")),
-    ("manifest", remove("plugins/assay-study-names/plugin.json")),
-    ("hooks-lost", write(f"{PLUGIN}/plugin.json", "{}")),
-    ("manifests-differ", manifest(CODEX, description="other")),
+    ("manifest", remove(f"{PLUGIN}/plugin.json")),
+    ("hooks-lost", write(CODEX, "{}")),
+    ("hooks-lost", without(ABOVE, "hooks")),
+    ("hooks", edit(ABOVE, "guard.py", "none.py")),
+    ("source", manifest(ABOVE, skills="./none/")),
+    ("manifests-differ", manifest(ABOVE, description="other")),
+    ("manifest", remove(ABOVE)),
     ("agent", edit(f"{PLUGIN}/agents/metrics-analyst.md", "name: metrics-analyst", "name: x")),
     ("hooks", edit(f"{PLUGIN}/hooks/hooks.json", "guard.py", "none.py")),
     ("hooks", write(f"{PLUGIN}/hooks/hooks.json", "{}")),

@@ -171,7 +171,7 @@ def test_without_series_the_ledger_still_speaks(tmp_path: Path) -> None:
     found = reflection.reflect(study, "r1")
     assert [c.share for c in found.components] == [0.5, 0.5]
     assert {c.trend for c in found.components} == {"unknown"}
-    assert any("no series" in finding for finding in found.findings)
+    assert any("fewer than 8 points" in finding for finding in found.findings)
 
 
 def test_without_a_training_reward_the_components_are_summed(tmp_path: Path) -> None:

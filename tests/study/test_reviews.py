@@ -118,6 +118,17 @@ class TestAnalysis:
         assert seen.metrics[0].deviations == pytest.approx(wanted)
         assert seen.metrics[0].value == seen.metrics[0].recorded
 
+    def test_the_incumbent_is_compared_with_whom_it_beat(self, tmp_path: Path) -> None:
+        study = measured(tmp_path)
+        add(study, "good")
+        for phase in ("promotion", "validation"):
+            fake(study, "good", phase, gain=8.0)
+            assert judged(study, "good", phase) == "accept"
+        assert study.history().incumbent == "good"
+        seen = analyze(study, "good-promotion-3")
+        assert (seen.kind, seen.rival) == ("better", "base")
+        assert analyze(study, "base-promotion-3").rival == "good"
+
     def test_a_metric_that_is_gone(self, tmp_path: Path) -> None:
         study = measured(tmp_path)
         (study.path / "runs/base-promotion-1/out/result.json").unlink()
@@ -191,6 +202,13 @@ class TestReview:
     def test_scale(self, tmp_path: Path, value: float, level: str, words: str) -> None:
         found = self.checks(self.study(tmp_path), value)["scale"]
         assert found[0] == level and words in found[1]
+
+    def test_the_contract_may_say_what_the_incumbent_did_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        study = self.study(tmp_path)
+        monkeypatch.setattr(candidates, "standing", lambda *_: ("", {}))
+        assert "is 2 times" in self.checks(study, 2.0)["scale"][1]
 
     def test_signal_is_predicted_from_the_reflection(self, tmp_path: Path) -> None:
         # Both components weigh 5 on average: 4 times one is 20 of 25, 5 times is 25 of 30.

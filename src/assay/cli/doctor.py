@@ -90,8 +90,20 @@ def examine(root: Path) -> list[Finding]:
     findings = [_python(), *_packages()]
     if all(finding.state != "broken" for finding in findings):
         findings += [*_torch(), _compiler(), _memory()]
-    findings += [_disk(root), *_extras(), *_drawing()]
+    findings += [_disk(root), *_extras(), *_drawing(), *_hook()]
     return findings
+
+
+def _hook() -> list[Finding]:
+    """Say whether Codex runs the hook of the plugin for studies, where that is installed."""
+    from assay.skills.checks import hook_of_codex
+    from assay.skills.errors import SkillsError
+
+    try:
+        found = hook_of_codex(Path.cwd())
+    except (SkillsError, OSError):  # without a home there is no Codex to tell of
+        return []
+    return [Finding(found.name, found.state, found.detail)] if found else []
 
 
 def _python() -> Finding:

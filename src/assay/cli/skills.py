@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -231,17 +231,33 @@ def release_check(
     as_json: AsJson = False,
 ) -> None:
     """Check that a checkout can be released: one version, valid skills, all of it in the wheel."""
-    from assay.skills.checks import Finding, release_check
+    from assay.skills.checks import release_check
 
     found = release_check((root or Path.cwd()).resolve())
     if holosoma is not None:
-        from assay.study.repo.audit import inspect
-
-        adapter = inspect(holosoma, "holosoma").adapter
-        best = adapter.train[0].value if adapter.train else None
-        word: Any = "ok" if best and adapter.metrics else "broken"
-        found.append(Finding("holosoma", word, f"train command: {best or 'none found'}"))
+        found.append(_holosoma(holosoma))
     _findings(found, as_json)
+
+
+def _holosoma(place: Path) -> Finding:
+    """Say whether the audit reads a checkout of Holosoma as the skills tell; nothing is run."""
+    from assay.skills.checks import Finding
+    from assay.skills.errors import SkillsError
+    from assay.study.repo.audit import inspect
+
+    if not place.is_dir():
+        raise SkillsError(f"'{place}' is not a directory.", "Name a checkout with --holosoma.")
+    audit = inspect(place, "holosoma")
+    if audit.findings:
+        return Finding("holosoma", "broken", "; ".join(audit.findings))
+    seen = audit.adapter
+    parts = {"train command": seen.train, "metrics": seen.metrics, "reward terms": seen.reward}
+    missing = [name for name, items in parts.items() if not items]
+    if missing:
+        return Finding("holosoma", "broken", f"the audit finds no {', no '.join(missing)}")
+    terms = sum(len(item.value["names"]) for item in seen.reward)
+    counts = f"{terms} reward terms, {len(seen.metrics)} metrics"
+    return Finding("holosoma", "ok", f"{' '.join(seen.train[0].value['command'])}; {counts}")
 
 
 def _findings(found: list[Finding], as_json: bool) -> None:

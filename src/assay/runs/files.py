@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import math
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterator
@@ -82,6 +83,13 @@ def write_atomic(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     fsync_directory(path.parent)
+
+
+def unfinished(path: Path) -> list[Path]:
+    """Return what killed calls of `write_atomic` left beside `path`."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{6}}")
+    found = path.parent.iterdir() if path.parent.is_dir() else ()
+    return sorted(one for one in found if name.fullmatch(one.name))
 
 
 @contextmanager

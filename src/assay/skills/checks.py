@@ -15,14 +15,14 @@ from assay import __version__
 from assay.skills import manifests
 from assay.skills.errors import SkillsError
 from assay.skills.index_block import FOOTER, HEADER
-from assay.skills.install import edited, read_manifest
-from assay.skills.library import LIBRARY, plugins
+from assay.skills.install import edited, left_behind, read_manifest
+from assay.skills.library import HOOKED, LIBRARY, plugins
 from assay.skills.places import HOSTS, SCOPES, Place, place
 from assay.skills.validate import marketplace, validate
 
 State = Literal["ok", "note", "broken"]
+_FIRST = "`assay study` itself refuses launches"
 _COMMANDS = {"claude": "claude", "codex": "codex"}
-_HOOKED = "assay-study"  # the plugin that has a hook
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +44,41 @@ def doctor(root: Path, environment: dict[str, str] | None = None) -> list[Findin
         for scope in SCOPES:
             here = place(host, scope, root, environment=environment)
             found += _installed(here)
-    return [*found, _hook_of_codex(place("codex", "user", root, environment=environment))]
+    brought = Finding("codex, hook", "note", f"the plugin {HOOKED} brings it; {_FIRST}")
+    return [*found, hook_of_codex(root, environment) or brought]
 
 
-def _hook_of_codex(here: Place) -> Finding:
+def hook_of_codex(root: Path, environment: dict[str, str] | None = None) -> Finding | None:
     """Say whether Codex runs the plugin's hook; it passes over one that nobody trusted, silently.
 
     Codex notes both in config.toml: plugins that are enabled, and hooks with the hash that the user
-    trusted.
+    trusted. None where the plugin is not there.
     """
-    file = here.agents.parent / "config.toml"
-    first = "`assay study` itself refuses launches"
+    file = place("codex", "user", root, environment=environment).agents.parent / "config.toml"
     try:
         config = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, ValueError) as error:
         return Finding("codex, hook", "note", f"'{file}' cannot be read: {error}")
-    on = [name for name in config.get("plugins", {}) if name.startswith(f"{_HOOKED}@")]
+    on = [name for name in config.get("plugins", {}) if name.startswith(f"{HOOKED}@")]
     if not on:
-        return Finding("codex, hook", "note", f"the plugin {_HOOKED} brings it; {first}")
+        return None
     states = config.get("hooks", {}).get("state", {})
-    if any(_HOOKED in key and "trusted_hash" in state for key, state in states.items()):
+    if any(HOOKED in key and "trusted_hash" in state for key, state in states.items()):
         return Finding("codex, hook", "ok", "trusted")
-    return Finding("codex, hook", "note", f"not trusted, so Codex skips it (/hooks); {first}")
+    return Finding("codex, hook", "note", f"not trusted, so Codex skips it (/hooks); {_FIRST}")
 
 
 def _installed(here: Place) -> Iterable[Finding]:
     name = f"{here.host}, {here.scope}"
     try:
         manifest = read_manifest(here)
-        odd = edited(here)
+        odd, left = edited(here), left_behind(here)
     except SkillsError as error:
         yield Finding(name, "broken", error.message)
         return
+    for path in left:
+        what = "a killed install left it; `assay skills install` or `uninstall` removes it"
+        yield Finding(name, "note", f"{path}: {what}")
     if not manifest["skills"]:
         yield Finding(name, "note", f"nothing is installed in {here.skills[0]}")
         return
@@ -85,13 +88,13 @@ def _installed(here: Place) -> Iterable[Finding]:
         what = f"version {version} is installed, and this is {__version__}: assay skills install"
         yield Finding(name, "note", f"{what} --host {here.host} --scope {here.scope} --yes")
     known = {skill.name for plugin in plugins() for skill in plugin.skills}
-    left = [skill for skill in manifest["skills"] if skill not in known]
-    if left:
-        yield Finding(name, "note", f"no longer in the library: {', '.join(left)}")
+    gone = [skill for skill in manifest["skills"] if skill not in known]
+    if gone:
+        yield Finding(name, "note", f"no longer in the library: {', '.join(gone)}")
     for path in odd:
-        gone = not path.exists()
+        missing = not path.exists()
         yield Finding(
-            name, "broken" if gone else "note", f"{'missing' if gone else 'edited'}: {path}"
+            name, "broken" if missing else "note", f"{'missing' if missing else 'edited'}: {path}"
         )
     if here.index is not None:
         try:
@@ -118,6 +121,11 @@ def release_check(root: Path) -> list[Finding]:
         raise SkillsError(
             f"'{root}' is not a checkout of Assay: {error}.", "Name it with --root."
         ) from None
+    if root.resolve() not in LIBRARY.resolve().parents:
+        raise SkillsError(
+            f"This program's skills are in '{LIBRARY}', not in the checkout '{root}'.",
+            "Run the checkout's own: `make setup` in it, then `.venv/bin/assay`.",
+        )
     found = [_verdict("package", version == __version__, f"{version} and {__version__}")]
     headings = re.findall(r"^## \[(.+?)\]", changes, flags=re.MULTILINE)
     listed = version in headings or "Unreleased" in headings

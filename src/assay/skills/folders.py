@@ -66,15 +66,17 @@ def exchange(first: Path, second: Path) -> bool:
     return bool(rename(_HERE, paths[0], _HERE, paths[1], _EXCHANGE) == 0)
 
 
+def hidden_folders(parent: Path) -> list[Path]:
+    """Return the hidden folders that a kill left in a folder."""
+    return sorted(path for prefix in (OLD, NEW) for path in parent.glob(f"{prefix}*"))
+
+
 def recover(parent: Path) -> None:
     """Remove what a kill left behind; an old folder whose successor never came is put back."""
-    if not parent.is_dir():
-        return
     for path in sorted(parent.glob(f"{OLD}*")):
         home = path.with_name(path.name.removeprefix(OLD))
         staged = path.with_name(NEW + home.name)
         if not home.exists() and staged.is_dir():
             os.rename(path, home)
-    for prefix in (OLD, NEW):
-        for path in parent.glob(f"{prefix}*"):
-            shutil.rmtree(path)
+    for path in hidden_folders(parent):
+        shutil.rmtree(path)

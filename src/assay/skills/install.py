@@ -11,16 +11,22 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from assay import __version__
 from assay.core.errors import nearest
-from assay.runs.files import run_error, write_atomic
+from assay.runs.files import run_error, unfinished, write_atomic
 from assay.skills.errors import SkillsError
-from assay.skills.folders import folder_files, recover, remove_folder, replace_folder
+from assay.skills.folders import (
+    folder_files,
+    hidden_folders,
+    recover,
+    remove_folder,
+    replace_folder,
+)
 from assay.skills.index_block import block, with_block
 from assay.skills.library import LIBRARY, Skill, frontmatter, plugins
 from assay.skills.places import Place
@@ -80,8 +86,7 @@ def read_manifest(place: Place) -> dict[str, Any]:
     found = {**empty, **found}
     if not all(_are_words(words) for words in (found["skills"], *files.values())):
         raise _unreadable(place)
-    folders = (*place.skills, place.agents.parent / "skills", place.agents)  # --codex-folder, too
-    known = [folder.resolve() for folder in folders]
+    known = [folder.resolve() for folder in (*place.all_skills, place.agents)]
     for key in files:
         parent = (place.base / key).parent.resolve()
         if not any(folder in (parent, *parent.parents) for folder in known):
@@ -125,8 +130,7 @@ def install(place: Place, skills: list[Skill], *, force: bool = False, dry: bool
     gone = [path for path in ours if path not in wanted]
     report.changes += [_farewell(path, ours[path], force) for path in gone if path.exists()]
     index = _index_text(place, [every[name] for name in names], force)
-    if report.having("add", "update", "remove"):
-        _refuse_unwritable(place)
+    _refuse_unwritable(place, report)
     if dry:
         return report
     with _writing(place):
@@ -166,6 +170,7 @@ def uninstall(
     report.changes = [_farewell(path, ours[path], force) for path in goes]
     every = {s.name: s for plugin in plugins(LIBRARY) for s in plugin.skills}
     index = _index_text(place, [every[name] for name in left if name in every], force)
+    _refuse_unwritable(place, report)
     if dry:
         return report
     with _writing(place):
@@ -296,10 +301,14 @@ def _refuse_links(place: Place, names: Iterable[str]) -> None:
 # ---------------------------------------------------------------------- doing it
 
 
-def _refuse_unwritable(place: Place) -> None:
-    """Refuse folders without permission before anything is written, also to another host."""
+def _refuse_unwritable(place: Place, report: Report) -> None:
+    """Refuse folders without permission before anything is changed, also of another host."""
+    changed = [change.path.parent for change in report.having("add", "update", "remove")]
+    if not changed:
+        return
     index = [place.index.parent] if place.index is not None else []
-    for folder in (*place.skills, place.agents, place.manifest.parent, *index):
+    kept = (*place.skills, place.agents, place.manifest.parent, *index)
+    for folder in dict.fromkeys((*kept, *changed)):
         there = next(one for one in (folder, *folder.parents) if one.exists())
         if not os.access(there, os.W_OK | os.X_OK):
             raise SkillsError(
@@ -309,12 +318,28 @@ def _refuse_unwritable(place: Place) -> None:
             )
 
 
+def left_behind(place: Place) -> list[Path]:
+    """Return what a killed install left: hidden folders of skills, and files half-written.
+
+    Raises:
+        SkillsError: The manifest cannot be read.
+    """
+    known = (place.base / key for key in read_manifest(place)["files"])
+    files = [place.manifest, *(path for path in known if path.parent == place.agents)]
+    if place.index is not None:
+        files.append(place.index.resolve())
+    folders = [path for folder in place.all_skills for path in hidden_folders(folder)]
+    return folders + [path for file in files for path in unfinished(file)]
+
+
 @contextmanager
 def _writing(place: Place) -> Iterator[None]:
     """Finish what a kill left behind, and say in one message what the system refused."""
     try:
-        for folder in place.skills:
+        for folder in place.all_skills:
             recover(folder)
+        for path in left_behind(place):
+            path.unlink()
         yield
     except OSError as error:
         doing = f"write '{error.filename or place.base}'"
@@ -400,4 +425,5 @@ def _write_manifest(
 
 def _remove_if_empty(folder: Path) -> None:
     if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+        with suppress(PermissionError):  # of the folder above, which is not ours
+            folder.rmdir()

@@ -18,6 +18,7 @@ from assay.skills.errors import SkillsError
 LIBRARY = Path(__file__).parent / "library"
 NAME = re.compile(r"^[a-z0-9]+(-[a-z0-9]+)*$")
 HOOKS = "hooks/hooks.json"  # of a plugin
+HOOKED = "assay-study"  # the plugin that has one
 OLD_NAMES = "assay-study-names"  # the plugin of names that skills once had
 _LINE = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z][\w-]*):(?: +(?P<value>.*))?$")
 
@@ -140,6 +141,11 @@ def read_json(path: Path) -> Any:
         raise SkillsError(f"'{path}' cannot be read: {error}.") from None
 
 
+def plugin_folders(root: Path) -> list[Path]:
+    """Return the folders of a library's plugins, by name; a manifest for Codex lies beside them."""
+    return sorted((root / "plugins").glob("[!.]*/"))
+
+
 def plugins(root: Path = LIBRARY) -> list[Plugin]:
     """Return all plugins of a library, by name.
 
@@ -147,7 +153,7 @@ def plugins(root: Path = LIBRARY) -> list[Plugin]:
         SkillsError: There is none, or one is malformed.
     """
     found = []
-    for path in sorted((root / "plugins").glob("*/")):
+    for path in plugin_folders(root):
         manifest = read_json(path / ".claude-plugin" / "plugin.json")
         name = str(manifest.get("name", path.name))
         folders = sorted(file.parent for file in (path / "skills").glob("*/SKILL.md"))

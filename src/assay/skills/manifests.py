@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from assay import __version__
-from assay.skills.library import HOOKS, LIBRARY
+from assay.skills.library import HOOKED, HOOKS, LIBRARY, read_json
 
 MARKETPLACE = "assay"
 OWNER = {"name": "The Assay authors"}
@@ -105,13 +105,34 @@ def files(root: Path = LIBRARY) -> dict[Path, bytes]:
             "category": entry.category, "defaultPrompt": list(entry.prompts),
             "logo": "./assets/icon.png", "composerIcon": "./assets/icon.png",
         }  # fmt: skip
-        if not (place / HOOKS).exists():  # Codex runs no hook of a plugin that has this one
-            found[place / "plugin.json"] = _json({"$schema": SCHEMA} | shared | known)
+        found[place / "plugin.json"] = _json({"$schema": SCHEMA} | shared | known)
         found[place / ".claude-plugin/plugin.json"] = _json(shared | known)
         codex = shared | known | {"skills": "./skills/", "interface": interface}
-        found[place / ".codex-plugin/plugin.json"] = _json(codex)
+        if name == HOOKED:
+            found[place.parent / ".codex-plugin/plugin.json"] = _json(_from_above(codex, place))
+        else:
+            found[place / ".codex-plugin/plugin.json"] = _json(codex)
         found[place / "assets/icon.png"] = icon(list(PLUGINS).index(name))
     return found | marketplaces(root, "./plugins")
+
+
+def _from_above(codex: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """Return the manifest of the folder above a plugin, by which Codex takes it with its hooks.
+
+    Codex runs no hook of a folder with the root `plugin.json` of Agent Plugins, whichever manifest
+    names it. So its marketplace leads to the folder above, which has none, and whose manifest names
+    the skills and hooks of the plugin below.
+    """
+    below = f"./{place.name}/"
+    icons = {key: codex["interface"][key].replace("./", below) for key in ("logo", "composerIcon")}
+    hooks = json.dumps(read_json(place / HOOKS)["hooks"])
+    hooks = hooks.replace("${CLAUDE_PLUGIN_ROOT}/", f"${{CLAUDE_PLUGIN_ROOT}}/{place.name}/")
+    return {
+        **codex,
+        "skills": f"{below}skills/",
+        "hooks": {"hooks": json.loads(hooks)},
+        "interface": codex["interface"] | icons,
+    }
 
 
 def marketplaces(root: Path, prefix: str) -> dict[Path, bytes]:
@@ -131,7 +152,8 @@ def marketplaces(root: Path, prefix: str) -> dict[Path, bytes]:
         "name": MARKETPLACE,
         "interface": {"displayName": "Assay"},
         "plugins": [
-            {"name": name, "source": {"source": "local", "path": f"{prefix}/{name}"},
+            {"name": name, "source": {"source": "local",
+                                      "path": prefix if name == HOOKED else f"{prefix}/{name}"},
              "policy": policy, "category": entry.category}
             for name, entry in PLUGINS.items()
         ],

@@ -27,6 +27,11 @@ class Place:
     index: Path | None = None  # the file that gets the index block
 
     @property
+    def all_skills(self) -> tuple[Path, ...]:
+        """Return the folders that may have skills, also of an option that is not given now."""
+        return tuple(dict.fromkeys((*self.skills, self.agents.parent / "skills")))
+
+    @property
     def shown(self) -> str:
         """Return the folder of the skills as the index names it."""
         folder = self.skills[0]

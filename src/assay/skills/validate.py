@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,16 @@ from typing import Any
 from assay import __version__
 from assay.skills import evals
 from assay.skills.errors import SkillsError
-from assay.skills.library import HOOKS, NAME, Skill, frontmatter, plugins, read_json, read_skill
+from assay.skills.library import (
+    HOOKS,
+    NAME,
+    Skill,
+    frontmatter,
+    plugin_folders,
+    plugins,
+    read_json,
+    read_skill,
+)
 
 KEYS = {"name", "description", "license", "metadata", "allowed-tools"}
 LONGEST_NAME, LONGEST_DESCRIPTION = 64, 180
@@ -26,6 +35,7 @@ WORKFLOW = "workflow.md"  # of an orchestrator: its steps, beside SKILL.md
 FOLDERS = {"references", "scripts", "assets", "evals", "agents"}
 MOST_PROMPTS, LONGEST_PROMPT = 3, 128
 FEWEST_WORDS = 40  # of a README
+_CLAUDE, _CODEX = ".claude-plugin/plugin.json", ".codex-plugin/plugin.json"
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -164,14 +174,12 @@ def _plugin(path: Path) -> Iterator[Problem]:
 
 def _manifests(path: Path) -> Iterator[Problem]:
     described = {}
-    places = [".claude-plugin/plugin.json", ".codex-plugin/plugin.json", "plugin.json"]
-    if (path / HOOKS).exists():
-        places.remove("plugin.json")
-        if (path / "plugin.json").exists():
-            what = "with this manifest of Agent Plugins, Codex runs none of the plugin's hooks"
-            yield Problem(path / "plugin.json", "hooks-lost", what)
-    for place in places:
-        file = path / place
+    hooked = (path / HOOKS).exists()
+    if hooked and (path / _CODEX).exists():
+        what = "Codex runs no hook of a folder with a root plugin.json; this one belongs above it"
+        yield Problem(path / _CODEX, "hooks-lost", what)
+    for place in (_CLAUDE, _CODEX, "plugin.json"):
+        file = (path.parent if hooked and place == _CODEX else path) / place
         try:
             found = read_json(file)
         except SkillsError as error:
@@ -183,9 +191,9 @@ def _manifests(path: Path) -> Iterator[Problem]:
             what = f"version {found.get('version')}, and the package has {__version__}"
             yield Problem(file, "version", what)
         described[place] = found.get("description")
-        if place == ".claude-plugin/plugin.json" and not isinstance(found.get("author"), dict):
+        if place == _CLAUDE and not isinstance(found.get("author"), dict):
             yield Problem(file, "author", "an object with a name is expected")
-        if place == ".codex-plugin/plugin.json":
+        if place == _CODEX:
             prompts = found.get("interface", {}).get("defaultPrompt", [])
             long = [p for p in prompts if len(p) > LONGEST_PROMPT]
             if len(prompts) > MOST_PROMPTS or long:
@@ -211,10 +219,14 @@ def _agents(path: Path) -> Iterator[Problem]:
 
 def _hooks(path: Path) -> Iterator[Problem]:
     file = path / HOOKS
-    if not file.exists():
-        return
+    if file.exists():
+        yield from _hook_scripts(path, file, lambda: read_json(file)["hooks"])
+
+
+def _hook_scripts(root: Path, file: Path, read: Callable[[], Any]) -> Iterator[Problem]:
+    """Check that hooks run files below `root`, which is where a host has put the plugin."""
     try:
-        events = read_json(file)["hooks"]
+        events = read()
         commands = [h["command"] for group in events.values() for m in group for h in m["hooks"]]
     except (SkillsError, KeyError, TypeError, AttributeError) as error:
         yield Problem(file, "hooks", f"malformed: {error}")
@@ -222,7 +234,7 @@ def _hooks(path: Path) -> Iterator[Problem]:
     for command in commands:
         scripts = re.findall(r"\$\{CLAUDE_PLUGIN_ROOT\}/([\w./-]+)", command)
         for name in scripts or [""]:
-            if not name or not (path / name).is_file():
+            if not name or not (root / name).is_file():
                 yield Problem(file, "hooks", f"{command!r} runs no file of the plugin")
 
 
@@ -240,8 +252,9 @@ def _icon(file: Path) -> Iterator[Problem]:
 
 
 def _library(root: Path) -> Iterator[Problem]:
-    names = {path.name for path in (root / "plugins").glob("*/")}
-    for path in sorted((root / "plugins").glob("*/")):
+    every_folder = plugin_folders(root)
+    names = {path.name for path in every_folder}
+    for path in every_folder:
         yield from _plugin(path)
     for place in (".claude-plugin/marketplace.json", ".agents/plugins/marketplace.json"):
         yield from marketplace(root, root / place, names)
@@ -275,7 +288,7 @@ def _owners(skill: Skill, known: set[str]) -> Iterator[Problem]:
 
 
 def marketplace(root: Path, file: Path, names: set[str]) -> Iterator[Problem]:
-    """Check a marketplace of either host: every entry leads to a plugin of its name.
+    """Check a marketplace of either host: every entry leads to a plugin, hooks included.
 
     Args:
         root: What its sources are relative to.
@@ -289,16 +302,35 @@ def marketplace(root: Path, file: Path, names: set[str]) -> Iterator[Problem]:
         yield Problem(file, "marketplace", f"malformed: {error}")
         return
     for name, source in sources.items():
-        path = source["path"] if isinstance(source, dict) else source
+        codex = isinstance(source, dict)
+        path = source["path"] if codex else source
+        manifest = root / path / (_CODEX if codex else _CLAUDE)
         try:
-            called = read_json(root / path / ".claude-plugin" / "plugin.json").get("name")
+            found = read_json(manifest)
         except SkillsError:
             yield Problem(file, "source", f"{name}: {path} holds no plugin")
             continue
-        if called != name:
+        if found.get("name") != name:
             yield Problem(file, "entry-name", f"the plugin at {path} is not called {name}")
+        elif codex:
+            yield from _codex_source(root / path, manifest, found)
     for entry in entries:
         if entry.get("version", __version__) != __version__:
             yield Problem(file, "version", f"{entry['name']} has version {entry['version']}")
     for name in sorted(names - set(sources)):
         yield Problem(file, "unregistered", f"{name} is not listed")
+
+
+def _codex_source(folder: Path, manifest: Path, found: dict[str, Any]) -> Iterator[Problem]:
+    """Check that Codex finds a plugin's skills from a folder, and its hooks if it has some.
+
+    Codex runs no hook of a folder with the root `plugin.json` of Agent Plugins. So it takes a
+    plugin with hooks from the folder above, whose manifest names its skills and its hooks.
+    """
+    skills = folder / str(found.get("skills", "skills"))
+    if not skills.is_dir():
+        yield Problem(manifest, "source", f"{skills} is not a folder of skills")
+    elif "hooks" in found:
+        yield from _hook_scripts(folder, manifest, lambda: found["hooks"]["hooks"])
+    elif (skills.parent / HOOKS).exists():
+        yield Problem(manifest, "hooks-lost", f"it does not name the hooks of {skills.parent.name}")

@@ -100,6 +100,7 @@ def batch(
     ] = False,
 ) -> None:
     """Plan the runs that can go now: worktree, GPU, seed, output and rule per job; starts none."""
+    from assay.evaluation.formatting import counted
     from assay.study.run.queue import Queue
     from assay.study.steps import batch
 
@@ -121,14 +122,13 @@ def batch(
              j.output[0], j.rule)
             for j in planned.jobs
         ]  # fmt: skip
-        title = (
-            f"{len(planned.jobs)} runs, {planned.at_once} at once, at most {planned.hours:.3g} h"
-        )
+        runs = counted(len(planned.jobs), "run")
+        title = f"{runs}, {planned.at_once} at once, at most {planned.hours:.3g} h"
         columns = ("wave>", "run", "GPU", "worktree", "output", "rule")
         output.show(output.table(columns, rows, title=title))
     if planned.left_out:
         output.say(f"{planned.left_out} more do not fit into budget.runs.")
-    if enqueue:
+    if enqueue and planned.jobs:
         output.say(f"Queued: {len(added)}. Run them with: assay study queue step, or the loop.")
 
 

@@ -133,7 +133,8 @@ def _reflection(
             findings.append(f"{metric.name} is saturated: it no longer tells better from worse.")
         if one.trend == "unknown":
             findings.append(
-                f"{metric.name} has no series in the run's files; its trend is unknown."
+                f"{metric.name} has fewer than {FEWEST} points in the run's files; its trend is "
+                "unknown."
             )
     risk, reasons = _risk(agreed, series, components, mine, rivals)
     judged = [metrics.primary, *metrics.guardrails]
@@ -217,7 +218,7 @@ def _risk(
         name, trained = "the sum of the components", trend(summed)
     if trained == "unknown" or task == "unknown":
         missing = primary.name if task == "unknown" else name
-        note = f"{missing} has no series in the run's files, to hold its course against."
+        note = f"{missing} has fewer than {FEWEST} points in the run's files to compare with."
         lowest: Risk = "medium" if any(one.dominant for one in components) else "low"
         return lowest, [note]
     seen = f"{name} is {trained} while {primary.name} is {task}"

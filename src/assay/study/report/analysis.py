@@ -100,10 +100,7 @@ def analyze(study: Study, name: str) -> Analysis:
         known = nearest(name, history.runs) if history.runs else "There are none yet."
         raise StudyError(f"There is no run '{name}' in study {study.name}.", known)
     place = study.path / "runs" / run.id
-    try:
-        rival = verdict.rival(study, history)
-    except StudyError:
-        rival = ""
+    rival = _rival(study, history, run.candidate)
     rivals = _rivals(history, run, rival)
     metrics = tuple(_compared(study, metric, run, rivals) for metric in agreed.metrics.all())
     findings = tuple(monitor.learning(agreed, place, over=run.ended is not None))
@@ -116,8 +113,20 @@ def analyze(study: Study, name: str) -> Analysis:
     )  # fmt: skip
 
 
+def _rival(study: Study, history: History, name: str) -> str:
+    """Return whom a candidate is compared with; an incumbent, with whom it was when it won."""
+    try:
+        rival = verdict.rival(study, history)
+    except StudyError:
+        return ""
+    if rival != name:
+        return rival
+    before = (event.data for event in reversed(history.verdicts))
+    return next((str(data["rival"]) for data in before if data["candidate"] == name), rival)
+
+
 def _rivals(history: History, run: Run, rival: str) -> list[Run]:
-    """Return the rival's finished runs of the phase; other seeds of its own, if it is the rival."""
+    """Return the rival's finished runs of the phase; the other seeds of a baseline's own."""
     others = history.selected(rival, run.phase) if rival else []
     return [other for other in others if other.outcome == "done" and other.id != run.id]
 

@@ -64,7 +64,8 @@ def review(study: Study, name: str) -> list[Check]:
 def _standing(study: Study, agreed: Contract, history: History) -> Mapping[str, Any]:
     """Return the settings that the change is laid over."""
     try:
-        return candidates.standing(study, history, agreed)[1]
+        standing = candidates.standing(study, history, agreed)[1]
+        return {**agreed.baseline.parameters, **standing}  # some may have been said since
     except AssayError:  # an incumbent whose code is gone: validation says so
         return agreed.baseline.parameters
 
@@ -77,7 +78,7 @@ def _admissible(study: Study, agreed: Contract, candidate: Candidate) -> Iterato
     except AssayError as error:
         yield Check("inside the contract", "stop", error.message)
         return
-    yield Check("inside the contract", "ok", "its change is inside the approved scope")
+    yield Check("inside the contract", "ok", "its change is inside the contract's scope")
 
 
 def _reward(
