@@ -192,6 +192,44 @@ class TestNew:
         made = interview(ask, lambda text: None)
         assert made["action"] == {"kind": "discrete", "n": 2}
 
+    def test_an_interview_asks_again_at_once_and_not_for_what_the_environment_tells(self) -> None:
+        answers = {
+            "The id": ["NoSuch-v0", "MountainCarContinuous-v0"],
+            "Does the agent see": ["full"],
+            "Steps of a typical": ["5000", "200"],  # the first is more than the limit of 999
+            "Copies": ["8"],
+        }
+        asked: list[str] = []
+        told: list[str] = []
+
+        def ask(question: str) -> str:
+            asked.append(question)
+            left = next((said for start, said in answers.items() if question.startswith(start)), [])
+            return left.pop(0) if left else ""
+
+        made = interview(ask, told.append)
+        assert len(told) == 2
+        assert "NoSuch-v0" in told[0] and "limit=999 is below horizon=5,000" in told[1]
+        assert made["env"] == "MountainCarContinuous-v0" and made["mdp"]["horizon"] == 200
+        assert made["mdp"]["simulator"]["parallel"] == 8
+        for known in ("Actions", "Shape", "Smallest", "Steps after which", "How many things"):
+            assert not [question for question in asked if question.startswith(known)]
+
+    def test_an_interview_asks_again_for_a_shape_that_is_none(self) -> None:
+        answers = iter(["1", "joints", "seven", "joints", "[7]"])
+        told: list[str] = []
+
+        def ask(question: str) -> str:
+            return (
+                next(answers)
+                if any(w in question for w in ("things", "entry", "Shape of j"))
+                else ""
+            )
+
+        made = interview(ask, told.append)
+        assert made["state"]["entries"] == [{"name": "joints", "kind": "vector", "shape": [7]}]
+        assert len(told) == 1 and "seven" in told[0]
+
     def test_answers_in_part_and_as_a_whole(self) -> None:
         with pytest.raises(DesignError, match="contradict"):
             from_answers({"mdp.gamma": 0.5, "mdp": 3})
