@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
@@ -157,6 +158,37 @@ class TestNew:
         assert layers.budget is not None and layers.budget.env_steps == 5000
         assert problem.mdp is not None and problem.mdp.gamma == 0.9
         assert problem.action is not None and problem.action.kind == "box"
+
+    def test_a_text_of_any_class_and_a_limit_that_is_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Mission(gym.Space[str]):  # as MiniGrid's, which is no gymnasium.spaces.Text
+            def __init__(self) -> None:
+                super().__init__((), str)
+
+            def sample(self, mask: Any = None, probability: Any = None) -> str:
+                return "go"
+
+            def contains(self, x: Any) -> bool:
+                return isinstance(x, str)
+
+        class Told(gym.Env[Any, Any]):
+            observation_space = gym.spaces.Dict(
+                {"far": gym.spaces.Box(0, 1, (2,)), "mission": Mission()}
+            )
+            action_space = gym.spaces.Discrete(2)
+
+            def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+                super().reset(seed=seed)
+                return {"far": np.zeros(2, np.float32), "mission": "go"}, {}
+
+            def step(self, action: Any) -> Any:
+                return {"far": np.zeros(2, np.float32), "mission": "go"}, 0.0, True, False, {}
+
+        monkeypatch.setitem(gym.registry, "Told-v0", gym.envs.registration.EnvSpec("Told-v0", Told))
+        made = from_env("Told-v0")
+        assert made["state"]["entries"][1] == {"name": "mission", "kind": "text"}
+        assert "limit" not in made["mdp"]  # ours of 10,000 steps is not the environment's
 
     def test_by_an_interview(self, tmp_path: Path) -> None:
         file = tmp_path / "problem.yaml"

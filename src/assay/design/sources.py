@@ -19,7 +19,9 @@ from assay.design.checks import refuse_contradictions
 from assay.design.documents import parse_text, render
 from assay.design.problem import SECTIONS, Problem
 from assay.design.rules import DesignError
+from assay.envs.limits import EPISODE_BOUND
 from assay.envs.make import look_at, make_env
+from assay.envs.text import is_text
 from assay.runs.directory import RunDirectory
 
 Values = dict[str, Any]
@@ -89,7 +91,7 @@ def from_env(env_id: str) -> Values:
     name = re.sub(r"[^a-z0-9]+", "_", env_id.rpartition(":")[2].lower()).strip("_")
     values: Values = {"name": name if name[:1].isalpha() else f"env_{name}", "env": env_id}
     mdp: Values = {"simulator": {"kind": "simulator"}}
-    if sight.episode_steps:
+    if sight.episode_steps not in (None, EPISODE_BOUND):  # the latter is ours, not its own
         mdp["limit"] = sight.episode_steps
     if team is not None:
         values["agents"] = _team(team)
@@ -150,7 +152,7 @@ def _entries(space: Any, name: str = "observation") -> list[Values]:
         return [{"name": word, "kind": "category", "size": int(space.n)}]
     if isinstance(space, gym.spaces.MultiBinary):
         return [{"name": word, "kind": "binary", "shape": list(space.shape)}]
-    if isinstance(space, gym.spaces.Text):
+    if is_text(space):
         return [{"name": word, "kind": "text"}]
     if not isinstance(space, gym.spaces.Box):
         return [{"name": word, "shape": list(space.shape or (1,))}]
