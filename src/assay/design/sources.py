@@ -312,7 +312,7 @@ def _value(values: Any, field: str) -> Any:
     return values
 
 
-def _refuse(values: Values) -> None:
+def _refuse(values: Mapping[str, Any]) -> None:
     """Refuse values that are not those of a problem, or contradict each other."""
     refuse_contradictions(parse_text(render(values)))
 
