@@ -463,6 +463,70 @@ def test_written_environments_of_every_kind_pass_the_checks(
     assert [one for one in results if not one.ok] == []
 
 
+@pytest.mark.parametrize(
+    ("action", "arm", "goal"),
+    [
+        (
+            {"kind": "box", "shape": [2], "low": -1, "high": 1},
+            [{"name": "arm", "shape": [3]}, {"name": "gear", "kind": "category", "size": 3}],
+            {"shape": [2, 2]},
+        ),
+        ({"kind": "discrete", "n": 3}, [], {"shape": [3], "low": [0, -1, 2], "high": 5}),
+    ],
+)
+def test_an_environment_with_goals_can_be_relabelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None, action: Any, arm: Any, goal: Any
+) -> None:
+    from assay.design.environment import environment_files
+    from assay.envs.checks import check_env
+
+    problem = Problem(
+        name=f"reach_{action['kind']}", action=action,
+        state={"entries": [*arm, {"name": "goal", **goal}]},
+        reward={"terms": [{"name": "there", "kind": "sparse", "low": -1, "high": 0}]},
+        mdp={"goals": True, "limit": 9, "endings": [{"name": "hit", "kind": "success"}]},
+    )  # fmt: skip
+    env = on_path(*environment_files(problem, "sac"), tmp_path, monkeypatch)
+    assert [one for one in check_env(env, steps=60) if not one.ok] == []
+    made = gym.make(env).unwrapped
+    more = {"gear"} if arm else set()
+    goals = {"achieved_goal", "desired_goal"}
+    assert set(made.observation_space.spaces) == {"observation", *goals, *more}
+    one = made.observation_space["desired_goal"].high
+    other = made.observation_space["desired_goal"].low
+    # Missed, and hit: -1 + 1 * [near > 0.95].
+    pairs = np.stack([one, other]), np.stack([one, one])
+    assert made.compute_reward(*pairs, {}).tolist() == [0.0, -1.0]
+    assert made.compute_terminated(*pairs, {}).tolist() == [True, False]
+    algorithm = "sac" if action["kind"] == "box" else "dqn"
+    run = assay.train(
+        algorithm, env, env_steps=40, learning_starts=20, batch_size=8, hidden=[8], her="future",
+        device="cpu", root=tmp_path / "runs", sinks=(), eval_every=0, eval_episodes=1,
+    )  # fmt: skip
+    assert run.status == "done" and "eval/success_rate" in run.metrics()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"state": {"entries": [{"name": "arm", "shape": [3]}]}}, "no entry of the state is one"),
+        (
+            {"state": {"entries": [{"name": "goal", "kind": "category", "size": 3}]}},
+            "'goal' is a category",
+        ),
+        ({"agents": {"types": [{"name": "a", "count": 2}]}}, "several agents is written without"),
+    ],
+)
+def test_goals_that_cannot_be_written_are_refused(changes: Any, words: str) -> None:
+    from assay.design.environment import environment_files
+
+    given: Any = {"state": {"entries": [{"name": "goal", "shape": [2]}]}, **changes}
+    action = {"kind": "discrete", "n": 2}
+    problem = Problem(name="reach_it", action=action, mdp={"goals": True}, **given)
+    with pytest.raises(DesignError, match=words):
+        environment_files(problem, "dqn")
+
+
 def on_path(env: str, files: dict[str, str], place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Write the files of a package to a place that is imported from, and return the id."""
     for path, text in files.items():
