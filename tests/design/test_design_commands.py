@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 import assay
 from assay.cli.app import app
+from assay.design.blueprint import _contract, make_draft, pick
 from assay.design.choose import choose
 from assay.design.documents import parse_text, read_document
 from assay.design.problem import Mdp, Problem
@@ -461,6 +462,17 @@ def test_written_environments_of_every_kind_pass_the_checks(
     env = on_path(*environment_files(problem, "ppo"), tmp_path, monkeypatch)
     results = check_env(env, steps=100)
     assert [one for one in results if not one.ok] == []
+
+
+def test_a_study_reckons_with_slow_steps_where_nobody_knows_their_speed() -> None:
+    problem = Problem(
+        name="slow_one", action={"kind": "box", "shape": [1], "low": -1, "high": 1},
+        state={"entries": [{"name": "load", "shape": [1]}]},
+    )  # fmt: skip
+    draft = make_draft(problem, "", pick(problem, "sac"), ())
+    contract = _contract(problem, draft, {"env_steps": 90_000, "eval_episodes": 20})
+    # 80 runs (four settings, ten seeds in two pools) of 90,000 steps at 50 a second.
+    assert contract["budget"] == {"wall_clock_hours": 40.0, "runs": 80}
 
 
 @pytest.mark.parametrize(
