@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import evidence
 import numpy as np
 import torch
 
@@ -150,12 +151,14 @@ def run(seed: int, plan: Plan, names: list[str]) -> dict[str, Any]:
             flush=True,
         )
     return {
+        "schema": evidence.SCHEMA,
         "benchmark": "moved-goal",
         "seed": seed,
         "env": ENV,
         "goals": [HALLWAYS["east"], goal],
         "plan": {name: getattr(plan, name) for name in Plan.__slots__},
         "agents": found,
+        "machine": evidence.machine(),
     }
 
 

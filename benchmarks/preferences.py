@@ -9,6 +9,11 @@ interrupted goes on. `--collect` writes `evidence/preferences.json` and prints t
 
 A score is normalised: 0 is what random actions get, 1 what SAC gets from the environment's reward
 with the same seeds, settings and steps, all on 100 episodes of the deterministic policy.
+
+The cases `drift-...` are about the scale of a reward. What holds it by default besides the bound
+(answers that are assumed to be errors, weight decay, few epochs) is turned off. The spread of the
+learned reward over the steps of the first round's episodes, the same ones for every model, is
+measured after each refit; its growth is that of the last model over that of the first.
 """
 
 from __future__ import annotations
@@ -29,10 +34,11 @@ from assay.envs.make import make_vector
 from assay.evaluation.evaluate import evaluate
 from assay.evaluation.play import Uniform
 from assay.evaluation.statistics import iqm
-from assay.experts.reward_model import FitSettings
+from assay.experts.reward_model import FitSettings, load_model
 from assay.preferences.files import PreferenceSet
 from assay.preferences.online import Plan, learn
 from assay.preferences.oracle import ask_oracle
+from assay.preferences.pairs import make_buffer
 
 EVIDENCE = evidence.ROOT / "evidence" / "preferences.json"
 ENV = "Pendulum-v1"
@@ -43,6 +49,10 @@ SETTINGS: dict[str, Any] = {
     "sinks": (), "eval_every": 0, "eval_episodes": 10, "compile": False,
 }  # fmt: skip
 FIT: dict[str, Any] = {"hidden": (64, 64), "epochs": 20}
+FREE: dict[str, Any] = {
+    "hidden": (64, 64), "epochs": 200, "members": 1, "error": 0.0, "weight_decay": 0.0,
+}  # fmt: skip
+GROWTH = 2.0  # of the spread, from the first refit to the last: more is drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,7 @@ class Case:
         noise: Share of wrong answers; None for the environment's own reward.
         bound: Of the reward model.
         control: Whether this is a control.
+        drift: Whether it is about the scale of the reward; with a control, growth is expected.
     """
 
     name: str
@@ -62,6 +73,12 @@ class Case:
     noise: float | None = 0.0
     bound: Any = "tanh"
     control: bool = False
+    drift: bool = False
+
+    @property
+    def fit(self) -> dict[str, Any]:
+        """Return the settings of its reward models, but for bound and seed."""
+        return FREE if self.drift else FIT
 
 
 CASES = {
@@ -74,6 +91,8 @@ CASES = {
         Case("clip", 0.9, bound="clip"),
         Case("running", 0.9, bound="running"),
         Case("unbounded", bound="none"),
+        Case("drift-none", GROWTH, bound="none", control=True, drift=True),
+        *(Case(f"drift-{b}", GROWTH, bound=b, drift=True) for b in ("tanh", "clip", "running")),
     )
 }
 
@@ -91,7 +110,7 @@ def run_seed(case: Case, seed: int, out: Path) -> dict[str, Any]:
 
         made = learn(
             "sac", ENV, place, ask, plan=Plan(PAIRS, actor="replay", seed=seed),
-            settings=SETTINGS, fitting=FitSettings(bound=case.bound, seed=seed, **FIT),
+            settings=SETTINGS, fitting=FitSettings(bound=case.bound, seed=seed, **case.fit),
         )  # fmt: skip
         run, last = made.run, made.rounds[-1]
         facts = {
@@ -101,11 +120,21 @@ def run_seed(case: Case, seed: int, out: Path) -> dict[str, Any]:
             "learned_returns": [_short(one.learned_return) for one in made.rounds],
             "extra_steps": made.extra_steps,
         }  # fmt: skip
+        if case.drift:
+            facts["spreads"] = spreads(place, len(made.rounds))
     mean = run.evaluate(FINAL_EPISODES, seed=FINAL_SEED + seed).mean
     return {
         "schema": evidence.SCHEMA, "case": case.name, "seed": seed, "mean": round(mean, 3), **facts,
-        "settings": {**SETTINGS, "fit": FIT}, "machine": evidence.machine(),
+        "settings": {**SETTINGS, "fit": case.fit}, "machine": evidence.machine(),
     }  # fmt: skip
+
+
+def spreads(place: Path, rounds: int) -> list[float]:
+    """Return the standard deviation of each round's reward over the first round's steps."""
+    first = make_buffer(PreferenceSet.open(place / "pairs").batches[0].dataset)
+    batch = first.batch(np.arange(len(first)))
+    models = (load_model(place / "models" / f"{number:02d}") for number in range(rounds))
+    return [round(float(model.rewards(batch.obs, batch.action).std()), 4) for model in models]
 
 
 def _short(value: float | None) -> float | None:
@@ -127,9 +156,12 @@ def collect(out: Path) -> dict[str, Any]:
         for name in CASES
     }
     top = {one["seed"]: one["mean"] for one in read["true"]}
-    found: dict[str, Any] = {"schema": evidence.SCHEMA, "random": floor, "cases": {}}
+    found: dict[str, Any] = {"schema": evidence.SCHEMA, "random": floor, "cases": {}, "drift": {}}
     for name, seeds in read.items():
         case = CASES[name]
+        if case.drift:
+            found["drift"] |= {name: _drift(case, seeds)} if seeds else {}
+            continue
         known = [one for one in seeds if one["seed"] in top]
         if not known:
             continue
@@ -145,9 +177,20 @@ def collect(out: Path) -> dict[str, Any]:
     return found
 
 
+def _drift(case: Case, seeds: list[Any]) -> dict[str, Any]:
+    growth = [one["spreads"][-1] / one["spreads"][0] for one in seeds]
+    middle = float(iqm(np.array(growth)))
+    return {
+        "bound": case.bound, "iqm": round(middle, 4), "seeds": seeds, "control": case.control,
+        "growth": [round(one, 4) for one in growth],
+        "passed": middle >= GROWTH if case.control else middle < GROWTH,
+    }  # fmt: skip
+
+
 def all_seeds(found: Mapping[str, Any]) -> list[Any]:
     """Return every seed."""
-    return [one for case in found["cases"].values() for one in case["seeds"]]
+    cases = (*found["cases"].values(), *found.get("drift", {}).values())
+    return [one for case in cases for one in case["seeds"]]
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -170,7 +213,28 @@ def table(found: Mapping[str, Any]) -> str:
             {None: "", True: "yes", False: "**no**"}[one["passed"]],
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
+    if drift := found.get("drift"):
+        lines += ["", *_drift_lines(drift)]
     return "\n".join(lines)
+
+
+def _drift_lines(drift: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "| bound, with nothing else to hold the scale | spread, first and last refit | growth | "
+        "IQM | goal | returns | passed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in drift.values():
+        seeds = one["seeds"]
+        cells = [
+            one["bound"],
+            ", ".join(f"{s['spreads'][0]:.2f} to {s['spreads'][-1]:.2f}" for s in seeds),
+            ", ".join(f"{growth:.2f}" for growth in one["growth"]), f"{one['iqm']:.2f}",
+            f"{'≥' if one['control'] else '<'} {GROWTH:g}",
+            ", ".join(f"{s['mean']:.0f}" for s in seeds), "yes" if one["passed"] else "**no**",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -454,7 +454,11 @@ def wanted_blocks(path: Path) -> dict[str, str]:
     if path.parent == INDEX.parent and path.stem in imitators.ALGORITHMS:
         return {"evidence": imitation_table(path.stem)}
     if path.parent in (INDEX.parent, DOCS):
-        return {"evidence": evidence_block(path, shown_cases(path))}
+        blocks = {"evidence": evidence_block(path, shown_cases(path))}
+        if path.stem == "option_critic":
+            hint = "python benchmarks/hierarchy.py moved-goal"
+            blocks["moved-goal"] = plain_table("hierarchy", hint)
+        return blocks
     return tables()
 
 

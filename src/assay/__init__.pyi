@@ -120,7 +120,8 @@ class BC(Managed):
         hidden: Sequence[int] = (64, 64),
         activation: Literal['tanh', 'relu', 'elu', 'silu', 'gelu'] = 'relu',
         cnn: Literal['nature', 'impala'] = 'nature', network: str = 'mlp',
-        normalize_obs: bool = False, exploration_noise: float | str = 0.1, updates: int = 100000,
+        normalize_obs: bool = False, exploration_noise: float | str = 0.1, contrast: float = 0.0,
+        contrast_bias: float = 0.5, clone_first: float = 0.4, updates: int = 100000,
         data: str | Path, seed: int = 1, device: str = 'auto',
         compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
@@ -675,7 +676,7 @@ class NFSP(Managed):
     ) -> None: ...
 
 class OptionCritic(Managed):
-    """Options that are learned end to end, with proximal updates. No gain over PPO is shown yet."""
+    """Options that are learned end to end, with proximal updates. For goals that move; else PPO."""
     def __init__(
         self, env: EnvLike | None = None, *, name: str | None = None,
         root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from assay.core.errors import DataError
 from assay.envs.native.four_rooms import CELLS, SIDE
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import evidence
 import hierarchy
 import hierarchy_moved_goal as moved
 
@@ -51,3 +53,32 @@ def test_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "option_length" in content["agents"]["option_critic"]["after"][0]
     with pytest.raises(SystemExit):
         hierarchy.main(["nothing"])
+
+
+def test_the_evidence_is_the_steps_to_recover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hierarchy, "EVIDENCE", tmp_path / "evidence.json")
+    machine = {"cpu": "a chip", "versions": {"torch": "2"}}
+    for seed, (options, flat) in enumerate([(100, 300), (500, None)]):
+        agents = {
+            name: {"reached": 1_000, "recovered": steps, "before": [1], "after": [2]}
+            for name, steps in (("option_critic", options), ("ppo", flat))
+        }
+        content = {
+            "schema": evidence.SCHEMA,
+            "seed": seed,
+            "plan": {"after": 900},
+            "agents": agents,
+            "machine": machine,
+        }
+        evidence.write_json(tmp_path / "seeds" / f"{seed}.json", content)
+    hierarchy.main(["collect", str(tmp_path / "seeds")])
+    found = evidence.read_json(tmp_path / "evidence.json")
+    assert "after" not in found["seeds"][0]["agents"]["ppo"]
+    shown = hierarchy.lines(found)
+    assert "| option_critic | 1,000, 1,000 | 100, 500 | 300 |" in shown
+    assert "| ppo | 1,000, 1,000 | 300, never | 600 |" in shown  # never: the budget of 900
+    assert "takes 0.50 of the steps that PPO takes; asked: 0.5, reached" in shown
+    with pytest.raises(DataError, match="does not hold seeds"):
+        hierarchy.main(["collect", str(tmp_path / "none")])

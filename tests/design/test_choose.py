@@ -122,6 +122,21 @@ def test_steps_and_cost_are_those_that_were_measured() -> None:
     )
     sac = next(one for one in choose(slow)[0] if one.spec.name == "sac")
     assert (sac.expected.count, sac.expected.seconds, sac.preset) == (1000, 500.0, False)
+    assert sac.expected.source.endswith("the environment's 2 steps/s, learning not counted")
+
+
+def test_another_environments_time_is_told_as_such_or_left_out() -> None:
+    box = {"kind": "box", "shape": [1], "low": -2, "high": 2}
+    layers = {"budget": {"env_steps": 7000}}
+    unknown = Problem(action=box, architecture=layers)
+    sac = next(one for one in choose(unknown)[0] if one.spec.name == "sac")
+    assert (sac.expected.count, sac.expected.seconds) == (7000, None)
+    assert sac.expected.source == "the problem's budget; the environment's speed is not known"
+    fast = Problem(action=box, architecture=layers, mdp={"simulator": {"steps_per_second": 1e6}})
+    sac = next(one for one in choose(fast)[0] if one.spec.name == "sac")
+    least = min((r for r in evidence() if r["algorithm"] == "sac"), key=lambda r: r["env_steps"])
+    assert sac.expected.seconds == pytest.approx(7000 * least["seconds"] / least["env_steps"], 0.01)
+    assert f"that were measured on {least['env']}" in sac.expected.source
 
 
 def test_an_algorithm_with_levels_is_preferred_for_a_hierarchy(

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
 import assay
 from assay.cli.app import app
+from assay.design.blueprint import _contract, make_draft, pick
 from assay.design.choose import choose
 from assay.design.documents import parse_text, read_document
 from assay.design.problem import Mdp, Problem
@@ -158,6 +160,37 @@ class TestNew:
         assert problem.mdp is not None and problem.mdp.gamma == 0.9
         assert problem.action is not None and problem.action.kind == "box"
 
+    def test_a_text_of_any_class_and_a_limit_that_is_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Mission(gym.Space[str]):  # as MiniGrid's, which is no gymnasium.spaces.Text
+            def __init__(self) -> None:
+                super().__init__((), str)
+
+            def sample(self, mask: Any = None, probability: Any = None) -> str:
+                return "go"
+
+            def contains(self, x: Any) -> bool:
+                return isinstance(x, str)
+
+        class Told(gym.Env[Any, Any]):
+            observation_space = gym.spaces.Dict(
+                {"far": gym.spaces.Box(0, 1, (2,)), "mission": Mission()}
+            )
+            action_space = gym.spaces.Discrete(2)
+
+            def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+                super().reset(seed=seed)
+                return {"far": np.zeros(2, np.float32), "mission": "go"}, {}
+
+            def step(self, action: Any) -> Any:
+                return {"far": np.zeros(2, np.float32), "mission": "go"}, 0.0, True, False, {}
+
+        monkeypatch.setitem(gym.registry, "Told-v0", gym.envs.registration.EnvSpec("Told-v0", Told))
+        made = from_env("Told-v0")
+        assert made["state"]["entries"][1] == {"name": "mission", "kind": "text"}
+        assert "limit" not in made["mdp"]  # ours of 10,000 steps is not the environment's
+
     def test_by_an_interview(self, tmp_path: Path) -> None:
         file = tmp_path / "problem.yaml"
         answers = ["arm", "", "", "boxes", "box", "[2]", "-1", "1", "partial", "9", "", "200"]
@@ -191,6 +224,44 @@ class TestNew:
 
         made = interview(ask, lambda text: None)
         assert made["action"] == {"kind": "discrete", "n": 2}
+
+    def test_an_interview_asks_again_at_once_and_not_for_what_the_environment_tells(self) -> None:
+        answers = {
+            "The id": ["NoSuch-v0", "MountainCarContinuous-v0"],
+            "Does the agent see": ["full"],
+            "Steps of a typical": ["5000", "200"],  # the first is more than the limit of 999
+            "Copies": ["8"],
+        }
+        asked: list[str] = []
+        told: list[str] = []
+
+        def ask(question: str) -> str:
+            asked.append(question)
+            left = next((said for start, said in answers.items() if question.startswith(start)), [])
+            return left.pop(0) if left else ""
+
+        made = interview(ask, told.append)
+        assert len(told) == 2
+        assert "NoSuch-v0" in told[0] and "limit=999 is below horizon=5,000" in told[1]
+        assert made["env"] == "MountainCarContinuous-v0" and made["mdp"]["horizon"] == 200
+        assert made["mdp"]["simulator"]["parallel"] == 8
+        for known in ("Actions", "Shape", "Smallest", "Steps after which", "How many things"):
+            assert not [question for question in asked if question.startswith(known)]
+
+    def test_an_interview_asks_again_for_a_shape_that_is_none(self) -> None:
+        answers = iter(["1", "joints", "seven", "joints", "[7]"])
+        told: list[str] = []
+
+        def ask(question: str) -> str:
+            return (
+                next(answers)
+                if any(w in question for w in ("things", "entry", "Shape of j"))
+                else ""
+            )
+
+        made = interview(ask, told.append)
+        assert made["state"]["entries"] == [{"name": "joints", "kind": "vector", "shape": [7]}]
+        assert len(told) == 1 and "seven" in told[0]
 
     def test_answers_in_part_and_as_a_whole(self) -> None:
         with pytest.raises(DesignError, match="contradict"):
@@ -391,6 +462,81 @@ def test_written_environments_of_every_kind_pass_the_checks(
     env = on_path(*environment_files(problem, "ppo"), tmp_path, monkeypatch)
     results = check_env(env, steps=100)
     assert [one for one in results if not one.ok] == []
+
+
+def test_a_study_reckons_with_slow_steps_where_nobody_knows_their_speed() -> None:
+    problem = Problem(
+        name="slow_one", action={"kind": "box", "shape": [1], "low": -1, "high": 1},
+        state={"entries": [{"name": "load", "shape": [1]}]},
+    )  # fmt: skip
+    draft = make_draft(problem, "", pick(problem, "sac"), ())
+    contract = _contract(problem, draft, {"env_steps": 90_000, "eval_episodes": 20})
+    # 80 runs (four settings, ten seeds in two pools) of 90,000 steps at 50 a second.
+    assert contract["budget"] == {"wall_clock_hours": 40.0, "runs": 80}
+
+
+@pytest.mark.parametrize(
+    ("action", "arm", "goal"),
+    [
+        (
+            {"kind": "box", "shape": [2], "low": -1, "high": 1},
+            [{"name": "arm", "shape": [3]}, {"name": "gear", "kind": "category", "size": 3}],
+            {"shape": [2, 2]},
+        ),
+        ({"kind": "discrete", "n": 3}, [], {"shape": [3], "low": [0, -1, 2], "high": 5}),
+    ],
+)
+def test_an_environment_with_goals_can_be_relabelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None, action: Any, arm: Any, goal: Any
+) -> None:
+    from assay.design.environment import environment_files
+    from assay.envs.checks import check_env
+
+    problem = Problem(
+        name=f"reach_{action['kind']}", action=action,
+        state={"entries": [*arm, {"name": "goal", **goal}]},
+        reward={"terms": [{"name": "there", "kind": "sparse", "low": -1, "high": 0}]},
+        mdp={"goals": True, "limit": 9, "endings": [{"name": "hit", "kind": "success"}]},
+    )  # fmt: skip
+    env = on_path(*environment_files(problem, "sac"), tmp_path, monkeypatch)
+    assert [one for one in check_env(env, steps=60) if not one.ok] == []
+    made = gym.make(env).unwrapped
+    more = {"gear"} if arm else set()
+    goals = {"achieved_goal", "desired_goal"}
+    assert set(made.observation_space.spaces) == {"observation", *goals, *more}
+    one = made.observation_space["desired_goal"].high
+    other = made.observation_space["desired_goal"].low
+    # Missed, and hit: -1 + 1 * [near > 0.95].
+    pairs = np.stack([one, other]), np.stack([one, one])
+    assert made.compute_reward(*pairs, {}).tolist() == [0.0, -1.0]
+    assert made.compute_terminated(*pairs, {}).tolist() == [True, False]
+    algorithm = "sac" if action["kind"] == "box" else "dqn"
+    run = assay.train(
+        algorithm, env, env_steps=40, learning_starts=20, batch_size=8, hidden=[8], her="future",
+        device="cpu", root=tmp_path / "runs", sinks=(), eval_every=0, eval_episodes=1,
+    )  # fmt: skip
+    assert run.status == "done" and "eval/success_rate" in run.metrics()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"state": {"entries": [{"name": "arm", "shape": [3]}]}}, "no entry of the state is one"),
+        (
+            {"state": {"entries": [{"name": "goal", "kind": "category", "size": 3}]}},
+            "'goal' is a category",
+        ),
+        ({"agents": {"types": [{"name": "a", "count": 2}]}}, "several agents is written without"),
+    ],
+)
+def test_goals_that_cannot_be_written_are_refused(changes: Any, words: str) -> None:
+    from assay.design.environment import environment_files
+
+    given: Any = {"state": {"entries": [{"name": "goal", "shape": [2]}]}, **changes}
+    action = {"kind": "discrete", "n": 2}
+    problem = Problem(name="reach_it", action=action, mdp={"goals": True}, **given)
+    with pytest.raises(DesignError, match=words):
+        environment_files(problem, "dqn")
 
 
 def on_path(env: str, files: dict[str, str], place: Path, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -196,7 +196,11 @@ def test_the_reward_of_a_run(
 
 def test_terms_that_a_run_does_not_have_are_named(tmp_path: Path) -> None:
     run = logged(tmp_path, {"reward/lap": [1.0]})
-    with pytest.raises(DesignError, match=r"'laps'.*Did you mean 'reward/lap'"):
+    with pytest.raises(DesignError, match=r"'laps', 'coins'.*Did you mean 'reward/lap'"):
         reward_runs.read_terms(Problem(reward={"terms": TERMS}), run)
+    other = logged(tmp_path / "other", {"train/loss": [1.0], "eval/return_mean": [2.0]})
+    with pytest.raises(DesignError, match=r"'laps', 'coins'.*no metric reward/NAME at all") as no:
+        reward_runs.read_terms(Problem(reward={"terms": TERMS}), other)
+    assert "train/loss" not in str(no.value)
     with pytest.raises(DesignError, match="no reward terms"):
         reward_runs.read_terms(Problem(), run)

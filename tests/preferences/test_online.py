@@ -14,6 +14,8 @@ from assay.experts.reward_model import FitSettings
 from assay.preferences.files import PreferenceSet
 from assay.preferences.online import Learned, Plan, is_hacked, learn
 from assay.preferences.oracle import ask_oracle
+from assay.study.files.contract import Metric
+from assay.study.measure.extractors import extract
 
 PLAN = Plan(pairs=9, rounds=2, length=4, episodes=4)
 FIT = FitSettings(members=2, hidden=(8,), epochs=2)
@@ -81,6 +83,11 @@ def test_the_replay_can_be_asked_about_without_further_steps(tmp_path: Path) -> 
     plan = Plan(pairs=9, rounds=2, length=4, episodes=4, actor="replay", by="chance")
     made = run(tmp_path, plan=plan)
     assert made.extra_steps == 4 * 25  # of the random actions at the start
+    # What a study sets against each other: the learned return and the true one.
+    for key in ("rollout/learned_return_mean", "rollout/return_mean"):
+        metric = Metric(name="watched", source={"kind": "assay", "key": key})
+        last = made.run.metrics()[key][1][-1]
+        assert extract(metric, made.run.path, tmp_path / "none") == pytest.approx(last)
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import urllib.error
@@ -21,7 +22,7 @@ from assay.core.errors import ConfigError, DataError
 from assay.evaluation.video import redraw
 from assay.preferences.clips import Clips
 from assay.preferences.files import PreferenceSet
-from assay.preferences.page import LabelPage
+from assay.preferences.page import LabelPage, _handler
 from assay.preferences.sample import random_source, sample
 
 pytest.importorskip("pygame")
@@ -130,6 +131,24 @@ class TestRequests:
         assert status(page, "answer", {"pair": "1-0", "choice": "up"}) == 409
         assert status(page, "clips/../set.json") == 404 and status(page, "etc") == 404
         assert choices(found) == {}
+
+    def test_a_browser_that_is_closed_is_no_error(self, found: PreferenceSet) -> None:
+        made = LabelPage(found, "ann")
+
+        class Closed(io.BytesIO):
+            def write(self, data: Any) -> int:
+                raise BrokenPipeError
+
+        def handler(path: str) -> Any:
+            one = _handler(made).__new__(_handler(made))
+            one.path, one.requestline, one.request_version = path, path, "HTTP/1.1"
+            one.headers = {"Host": "localhost", "Content-Type": "application/json"}
+            one.rfile, one.wfile = io.BytesIO(), Closed()
+            return one
+
+        handler("/state").do_GET()
+        handler("/finish").do_POST()
+        assert made.finished.is_set() and made.serve() == 4
 
     def test_it_goes_on_where_it_was(self, found: PreferenceSet) -> None:
         found.add_labels([("1-0", "left", "ann"), ("1-1", "left", "bob")])

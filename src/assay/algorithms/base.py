@@ -114,10 +114,12 @@ class DatasetNeeds:
         gamma: Discount that a batch states.
         next_action: Whether the extras of a batch have `next_action`, what was done after each
             transition, and `has_next`, 0 where nothing was and the action is zeros.
+        pairs: Whether pairs of segments are drawn, that somebody has compared.
     """
 
     gamma: float = 0.99
     next_action: bool = False
+    pairs: bool = False
 
     def expected_updates(self, total: int, num_envs: int) -> float:
         """Return how many optimizer steps a run takes: they are what it counts."""

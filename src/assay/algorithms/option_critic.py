@@ -49,7 +49,7 @@ from assay.policies.options import OptionPolicy
     traits=("levels",),
 )
 class OptionCritic(Algorithm):
-    """Options that are learned end to end, with proximal updates. No gain over PPO is shown yet."""
+    """Options that are learned end to end, with proximal updates. For goals that move; else PPO."""
 
     class Hyperparameters(ProximalSettings):
         """Settings of option-critic."""

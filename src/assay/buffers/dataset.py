@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from assay.core.errors import DataError
 from assay.core.seeding import rng_state, set_rng_state
 from assay.core.types import Batch, SequenceBatch, State, Tree, tree_map
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from assay.envs.spaces import ActionMap, ObservationMap
 
 
+PREFERRED = "preferred"  # extra of steps of segments that were compared: how good theirs was
 _AHEAD = 8  # batches that the system is asked for before they are drawn
 
 
@@ -33,8 +35,12 @@ class DatasetBuffer:
         actions: Makes actions canonical.
         gamma: The discount that batches state.
         next_action: Whether `sample` gives the extras `next_action` and `has_next`.
+        pairs: Whether it holds pairs of segments, for `sample_pairs`.
         device: Where batches go.
         rng: Source of all draws.
+
+    Raises:
+        DataError: It does not hold pairs.
     """
 
     def __init__(
@@ -45,6 +51,7 @@ class DatasetBuffer:
         *,
         gamma: float,
         next_action: bool = False,
+        pairs: bool = False,
         device: torch.device | str = "cpu",
         rng: np.random.Generator,
     ) -> None:
@@ -56,6 +63,7 @@ class DatasetBuffer:
         # Draws what `rng` will draw, some batches earlier.
         self._scout: np.random.Generator | None = None
         self._leaves = {leaf.key: leaf for leaf in observations.fields("").values()}
+        self.pair_steps = _pair_steps(dataset) if pairs else 0
 
     def __len__(self) -> int:
         """Return the number of transitions."""
@@ -113,6 +121,16 @@ class DatasetBuffer:
             extras={name: self._tensor(extra) for name, extra in extras.items()},
         )
 
+    def sample_pairs(self, count: int) -> Batch:
+        """Draw pairs of segments, with replacement, as transitions [count * 2 * L, ...].
+
+        They are in order: pair by pair, the left segment before the right one, step by step. The
+        extra `preferred` says of every step how good its segment is.
+        """
+        drawn = self._rng.integers(len(self) // self.pair_steps, size=count)
+        steps = drawn[:, None] * self.pair_steps + np.arange(self.pair_steps)
+        return self.batch(steps.reshape(-1))
+
     def canonical(self, obs: Tree) -> Tree:
         """Return raw observations [B, ...] as algorithms see them."""
         if self.observations.bare:
@@ -156,3 +174,15 @@ class DatasetBuffer:
         """Restore what `state` returned."""
         set_rng_state(self._rng, state["rng"])
         self._scout = None
+
+
+def _pair_steps(dataset: Dataset) -> int:
+    """Return the steps of a pair: two episodes of one length, one after the other."""
+    lengths = set(dataset.lengths.tolist())
+    extras = {name.rpartition("/")[2] for name in dataset.schema.extras}
+    if PREFERRED not in extras or len(lengths) > 1 or dataset.num_episodes % 2:
+        raise DataError(
+            f"{dataset.name} does not hold pairs of segments that were compared.",
+            "Make it with assay prefer export SET --out FILE.npz.",
+        )
+    return 2 * int(lengths.pop())

@@ -277,6 +277,30 @@ def _percent(shares: Sequence[float]) -> str:
     return ", ".join(f"{share:.0%}" for share in shares[:12]) + more
 
 
+@app.command("export")
+def export(
+    source: Set,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE.npz", help="The dataset to write.")
+    ] = Path("pairs.npz"),
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="An annotator to leave out.")
+    ] = None,
+) -> None:
+    """Write answered pairs as a dataset, to learn a policy from them without a reward model.
+
+    `assay train bc ENV data=FILE.npz contrast=0.1` does that. Pairs that are held out are left out.
+    """
+    from assay.preferences.export import export as write
+    from assay.preferences.files import PreferenceSet
+
+    found = PreferenceSet.open(source)
+    made = write(found, out, without=without or ())
+    output.say(f"{out}: {made.num_episodes // 2} pairs of {found.length} steps")
+    env = found.facts["env"]
+    output.note(f"Next: assay train bc {env} data={out} contrast=0.1")
+
+
 @app.command("fit")
 def fit(
     source: Set,

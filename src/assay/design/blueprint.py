@@ -24,6 +24,7 @@ CONFIG, TEXT, PICTURE, PAGE, PROBLEM = (
 _SEEDS = 10  # of each pool in a study: below, only large effects show
 _LR = {"kind": "float", "low": 1e-5, "high": 1e-2, "log": True}  # what candidates may change
 _MANY = 1_000_000  # updates or steps above which a short trial is a hundredth, below a tenth
+_STEPS_PER_SECOND = 50.0  # that a study reckons with where nothing says how fast a run is
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,8 @@ def _contract(problem: Problem, draft: Draft, resolved: Mapping[str, Any]) -> di
     seeds = max(5, (judged.seeds if judged is not None else None) or _SEEDS)
     unit = choice.expected.unit
     short = max(1, resolved[unit] // (100 if resolved[unit] >= _MANY else 10))
-    hours = max(0.05, (choice.expected.seconds or 600.0) / 3600)
+    seconds = choice.expected.seconds or max(600.0, resolved[unit] / _STEPS_PER_SECOND)
+    hours = max(0.05, seconds / 3600)
     command = ["{python}", "-m", "assay", "train", "--config", CONFIG, "--seed", "{seed}"]
     primary = {
         "name": "return",

@@ -337,11 +337,17 @@ def _expected(spec: AlgorithmSpec, problem: Problem) -> Expected:
         said = source if count is not None else "nothing was measured of it yet"
         return Expected(count, unit, None, said)
     nearest = min(own, key=lambda row: row["env_steps"])
+    other = nearest["env"]
     if count is None:
-        count, source = nearest["env_steps"], f"what it took on {nearest['env']}"
-    speed = nearest["env_steps"] / nearest["seconds"]
+        count, source = nearest["env_steps"], f"what it took on {other}"
     simulator = problem.mdp.simulator if problem.mdp is not None else None
-    if simulator is not None and simulator.steps_per_second is not None:
-        speed = min(speed, simulator.steps_per_second * (simulator.parallel or 1))
-    said = f"{source}, at the speed on {nearest['env']}"
-    return Expected(count, unit, round(count / speed, 1), said)
+    if simulator is None or simulator.steps_per_second is None:
+        # How fast another environment was says nothing of one that may be a thousand times slower.
+        return Expected(count, unit, None, f"{source}; the environment's speed is not known")
+    learned = nearest["env_steps"] / nearest["seconds"]
+    played = simulator.steps_per_second * (simulator.parallel or 1)
+    if played < learned:
+        said = f"{source}; the environment's {played:,.0f} steps/s, learning not counted"
+    else:
+        said = f"{source}; at the {learned:,.0f} steps/s that were measured on {other}"
+    return Expected(count, unit, round(count / min(learned, played), 1), said)

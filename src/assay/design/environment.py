@@ -8,6 +8,8 @@ from __future__ import annotations
 from string import Template
 from typing import Any
 
+from assay.design.environment_parts import SHOWN, rules, success
+from assay.design.goal_environment import GOAL_ENV, GOAL_TEST, goal_of
 from assay.design.problem import (
     Action,
     ActionPart,
@@ -15,12 +17,11 @@ from assay.design.problem import (
     AgentType,
     Bound,
     Problem,
-    RewardTerm,
     StateEntry,
 )
 from assay.design.rules import DesignError
 from assay.design.sizes import assumed_steps, limits
-from assay.design.team_environment import SHOWN, team_files
+from assay.design.team_environment import team_files
 from assay.envs.skeleton import package_files, refuse_name
 
 
@@ -28,7 +29,7 @@ def environment_files(problem: Problem, algorithm: str) -> tuple[str, dict[str, 
     """Return the id of the environment, and the files of its package by their paths.
 
     Raises:
-        DesignError: State or action is missing, or agents take turns.
+        DesignError: State, action or goal is missing, or agents take turns or have goals.
         ConfigError: The problem's name cannot be that of a package.
     """
     state, action = problem.state, problem.action
@@ -39,17 +40,17 @@ def environment_files(problem: Problem, algorithm: str) -> tuple[str, dict[str, 
             "Without a state and an action no environment can be written.",
             "Describe both, or name an environment that exists: env: ID.",
         )
-    if problem.mdp is not None and problem.mdp.goals:
+    with_goals = problem.mdp is not None and bool(problem.mdp.goals)
+    if several and with_goals:
         raise DesignError(
-            "An environment with goals has functions of its own, which are not written here.",
-            "Name one that exists: env: FetchReach-v4, or remove mdp.goals.",
+            "An environment of several agents is written without goals.",
+            "Name one that exists: env: ID, or remove mdp.goals.",
         )
     name = problem.name if problem.name.endswith("_env") else f"{problem.name}_env"
     title = refuse_name(name)
     # What is privileged, and texts, the agent does not see.
     entries = state.entries if state is not None else ()
     seen = [entry for entry in entries if not entry.privileged and entry.kind != "text"]
-    terms = problem.reward.terms if problem.reward is not None else ()
     limit = (problem.mdp.limit if problem.mdp is not None else None) or assumed_steps(problem)
     if several:
         return team_files(
@@ -59,8 +60,6 @@ def environment_files(problem: Problem, algorithm: str) -> tuple[str, dict[str, 
             algorithm=algorithm,
             observations={kind.name: _seen(kind, seen) for kind in agents.types},
             actions={kind.name: _done(kind, action) for kind in agents.types},
-            terms=_terms(terms),
-            endings=_endings(problem).replace("np.abs(self._x).max()", "1.0 - near"),
             limit=limit,
         )
     assert action is not None
@@ -73,20 +72,42 @@ def environment_files(problem: Problem, algorithm: str) -> tuple[str, dict[str, 
         "entries": str(len(seen)),
         "action_space": _action_space(action),
         "drive": _drive(action),
-        "terms": _terms(terms),
-        "endings": _endings(problem),
-        "success": _success(problem),
+        "rules": rules(problem, failed="bool(np.abs(self._x).max() >= 1.0)"),
+        "success": success(problem),
         "masks": _masks(action),
         "shown": SHOWN,
     }
+    env, test = _ENV, _TEST
+    if with_goals:
+        env, test, words = GOAL_ENV, GOAL_TEST, words | _goal_words(problem, seen)
     files = package_files(
         name,
-        env=Template(_ENV).substitute(words),
-        test=Template(_TEST).substitute(words),
+        env=Template(env).substitute(words),
+        test=Template(test).substitute(words),
         limit=limit,
         algorithm=algorithm,
     )
     return f"{name}:{title}-v0", files
+
+
+def _goal_words(problem: Problem, seen: list[StateEntry]) -> dict[str, str]:
+    """Return what the template of an environment with goals has in place of other words."""
+    goal = goal_of(seen)
+    shape = tuple(goal.shape or ())
+    low, high = _bound(goal.low, "-1.0", shape), _bound(goal.high, "1.0", shape)
+    others = [one for one in seen if one is not goal and one.name != "achieved_goal"]
+    others.sort(key=lambda one: one.name != "observation")
+    # Hindsight replay asks for an entry of this name; the first one has it.
+    names = ["observation", *(one.name for one in others[1:])]
+    spaces = [_space(one) for one in others] or ["goal"]
+    return {
+        "goal_space": f"gym.spaces.Box({low}, {high}, {shape}, np.float32)",
+        "entries": "".join(
+            f'                "{name}": {space},\n'
+            for name, space in zip(names, spaces, strict=True)
+        ),
+        "rules": rules(problem, failed="near <= 0.0"),
+    }
 
 
 def _seen(kind: AgentType, entries: list[StateEntry]) -> str:
@@ -180,35 +201,6 @@ def _drive(action: Action) -> str:
     }[str(action.kind)]
 
 
-def _terms(terms: tuple[RewardTerm, ...]) -> str:
-    if not terms:
-        return '            "progress": (1.0, near),\n'
-    return "".join(
-        f'            "{term.name}": ({term.weight!r}, {_term(term)}),\n' for term in terms
-    )
-
-
-def _term(term: RewardTerm) -> str:
-    low = 0.0 if term.low is None else term.low
-    high = low + 1.0 if term.high is None else term.high
-    share = "near" if term.kind == "dense" else "float(near > 0.95)"
-    return f"{low!r} + {high - low!r} * {share}"
-
-
-def _endings(problem: Problem) -> str:
-    endings = problem.mdp.endings if problem.mdp is not None else ()
-    rules = {"success": "near > 0.99", "failure": "bool(np.abs(self._x).max() >= 1.0)"}
-    lines = [f'            "{e.name}": {rules[e.kind]},\n' for e in endings if e.kind in rules]
-    return "{\n" + "".join(lines) + "        }" if lines else "{}"
-
-
-def _success(problem: Problem) -> str:
-    """Return the entry of the info that evaluations read, where success is an ending."""
-    endings = problem.mdp.endings if problem.mdp is not None else ()
-    names = [f'endings["{ending.name}"]' for ending in endings if ending.kind == "success"]
-    return f' | {{"is_success": {" or ".join(names)}}}' if names else ""
-
-
 def _masks(action: Action) -> str:
     if not action.mask:
         return ""
@@ -275,15 +267,7 @@ $masks
         """Go on from what `get_state` returned."""
         self._x = np.array(state["x"])
 
-    def _terms(self, near: float) -> dict[str, tuple[float, float]]:
-        """Return the weight and the value of every term of the reward. Replace the values."""
-        return {
-$terms        }
-
-    def _endings(self, near: float) -> dict[str, bool]:
-        """Return which endings were reached: nothing follows them. Replace the conditions."""
-        return $endings
-
+$rules
     def _observe(self) -> Any:
         return $observe
 

@@ -123,14 +123,19 @@ def no_intrinsic(hierarchy: Hierarchy, problem: Problem) -> Hits:
 
 @RULES.add(
     "warning",
-    "It is what distinguishes an option from an action.",
-    "Write fixed, learned or reached.",
+    "It decides how long the level below acts on one choice, and when the next one is made.",
+    "Set termination: fixed (after interval steps), learned (a probability in each state, as in "
+    "option_critic), or reached (where the goal is).",
 )
 def no_termination(hierarchy: Hierarchy, problem: Problem) -> Hits:
-    """Nothing says when an option or goal ends."""
+    """A level chooses options or goals, and nothing says when one ends."""
     for index, level in enumerate(hierarchy.levels):
         if level.kind != "primitive" and level.termination is None:
-            yield f"hierarchy.levels[{index}].termination", f"'{level.name}' has none"
+            what = "a goal" if level.kind == "goals" else "an option"
+            yield (
+                f"hierarchy.levels[{index}].termination",
+                f"nothing says when {what} of '{level.name}' ends",
+            )
 
 
 @RULES.add(

@@ -57,16 +57,19 @@ def read_terms(problem: Problem, run: RunDirectory) -> Series:
             "The problem has no reward terms to look for in a run.", "List them: reward.terms."
         )
     logged = read_metrics(run.metrics_path)
-    series: Series = {}
-    for term in terms:
-        key = term.metric or f"reward/{term.name}"
-        if key not in logged:
-            raise DesignError(
-                f"The run '{run.name}' logged nothing of the reward term '{term.name}': it has no "
-                f"metric '{key}'. {nearest(key, logged) if logged else 'It logged no metrics.'}",
-                f"Name the metric: metric: NAME in the term '{term.name}'.",
-            )
-        series[term.name] = [float(value) for value in logged[key][1]]
+    keys = {term.name: term.metric or f"reward/{term.name}" for term in terms}
+    if missing := [name for name, key in keys.items() if key not in logged]:
+        own = [name for name in logged if name.startswith("reward/")]
+        known = nearest(keys[missing[0]], own) if own else "It logged no metric reward/NAME at all."
+        raise DesignError(
+            f"The run '{run.name}' logged nothing of the reward terms "
+            f"{', '.join(map(repr, missing))}: it has no metric '{keys[missing[0]]}'. {known}",
+            f"Name the metric: metric: NAME in the term '{missing[0]}', or let the environment's "
+            f"info have '{keys[missing[0]]}'.",
+        )
+    series: Series = {
+        name: [float(value) for value in logged[key][1]] for name, key in keys.items()
+    }
     return series
 
 

@@ -19,7 +19,9 @@ from assay.design.checks import refuse_contradictions
 from assay.design.documents import parse_text, render
 from assay.design.problem import SECTIONS, Problem
 from assay.design.rules import DesignError
+from assay.envs.limits import EPISODE_BOUND
 from assay.envs.make import look_at, make_env
+from assay.envs.text import is_text
 from assay.runs.directory import RunDirectory
 
 Values = dict[str, Any]
@@ -89,7 +91,7 @@ def from_env(env_id: str) -> Values:
     name = re.sub(r"[^a-z0-9]+", "_", env_id.rpartition(":")[2].lower()).strip("_")
     values: Values = {"name": name if name[:1].isalpha() else f"env_{name}", "env": env_id}
     mdp: Values = {"simulator": {"kind": "simulator"}}
-    if sight.episode_steps:
+    if sight.episode_steps not in (None, EPISODE_BOUND):  # the latter is ours, not its own
         mdp["limit"] = sight.episode_steps
     if team is not None:
         values["agents"] = _team(team)
@@ -150,7 +152,7 @@ def _entries(space: Any, name: str = "observation") -> list[Values]:
         return [{"name": word, "kind": "category", "size": int(space.n)}]
     if isinstance(space, gym.spaces.MultiBinary):
         return [{"name": word, "kind": "binary", "shape": list(space.shape)}]
-    if isinstance(space, gym.spaces.Text):
+    if is_text(space):
         return [{"name": word, "kind": "text"}]
     if not isinstance(space, gym.spaces.Box):
         return [{"name": word, "shape": list(space.shape or (1,))}]
@@ -274,39 +276,69 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, tuple[str, ...]] | None], ...] = (
 def interview(ask: Ask, say: Callable[[str], None]) -> Values:
     """Return the values that a person answers; an empty answer leaves a field open.
 
+    What an environment tells is not asked for. An answer that cannot be is asked for again at once.
+
     Args:
         ask: Given a question, returns the answer.
         say: Told why an answer is asked for again.
     """
     answers: dict[str, Any] = {}
+    told: Values = {}
     for field, question, condition in QUESTIONS:
-        if condition is not None and answers.get(condition[0]) not in condition[1]:
+        if condition is not None:
+            given = answers.get(condition[0], _value(told, condition[0]))
+            if given not in condition[1]:
+                continue
+        if _value(told, field) is not None:
             continue
         while text := ask(question).strip():
             try:
                 value = parse_assignments([f"{field}={text}"])[field]
-                parse_text(render(from_answers({**answers, field: value})))
+                seen = from_env(str(value)) if field == "env" else told
+                _refuse(merged(seen, from_answers({**answers, field: value})))
             except AssayError as error:
-                say(error.message)
+                say(str(error))
                 continue
-            answers[field] = value
+            answers[field], told = value, seen
             break
-    if "env" in answers:
-        return merged(from_env(answers["env"]), from_answers(answers))
+    made = merged(told, from_answers(answers))
+    return made if "state" in made else merged(made, _ask_entries(ask, say))
+
+
+def _value(values: Any, field: str) -> Any:
+    """Return the value of a dotted field, or None."""
+    for part in field.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return values
+
+
+def _refuse(values: Mapping[str, Any]) -> None:
+    """Refuse values that are not those of a problem, or contradict each other."""
+    refuse_contradictions(parse_text(render(values)))
+
+
+def _ask_entries(ask: Ask, say: Callable[[str], None]) -> Values:
     while (count := ask("How many things does the agent see (state entries)").strip()) and (
         not count.isdigit()
     ):
         say(f"'{count}' is not a number.")
-    entries = []
+    entries: list[Values] = []
     for number in range(1, int(count or 0) + 1):
-        name = ask(f"Name of entry {number}").strip() or f"entry_{number}"
-        shape = ask(f"Shape of {name}, such as [3], or [84, 84, 3] for an image").strip() or "[1]"
-        value = parse_assignments([f"shape={shape}"])["shape"]
-        shaped = value if isinstance(value, list) else [value]
-        kind = "image" if len(shaped) == 3 else "vector"
-        entries.append({"name": name, "kind": kind, "shape": shaped})
-    made = from_answers(answers)
-    return merged(made, {"state": {"entries": entries}}) if entries else made
+        while True:
+            name = ask(f"Name of entry {number}").strip() or f"entry_{number}"
+            shape = ask(f"Shape of {name}, such as [3], or [84, 84, 3] for an image").strip()
+            try:
+                value = parse_assignments([f"shape={shape or '[1]'}"])["shape"]
+                shaped = value if isinstance(value, list) else [value]
+                kind = "image" if len(shaped) == 3 else "vector"
+                entry = {"name": name, "kind": kind, "shape": shaped}
+                _refuse({"state": {"entries": [*entries, entry]}})
+            except AssayError as error:
+                say(str(error))
+                continue
+            entries.append(entry)
+            break
+    return {"state": {"entries": entries}} if entries else {}
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
@@ -324,7 +356,7 @@ def written(values: Mapping[str, Any]) -> str:
     Raises:
         DesignError: A field or value is not one of a problem, or answers contradict each other.
     """
-    refuse_contradictions(parse_text(render(values)))
+    _refuse(values)
     lines = [
         "# A problem to be learned. What is left out is not decided.",
         "# assay design check | choose | blueprint; fields: assay design schema",

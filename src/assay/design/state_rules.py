@@ -127,7 +127,7 @@ def unbounded(state: State, problem: Problem) -> Hits:
         open_ended = not limits(entry.low) or not limits(entry.high)
         seen = entry.kind == "vector" and not entry.privileged
         if seen and open_ended and entry.normalise != "running":
-            yield place, f"'{entry.name}' has no bounds and normalise is {entry.normalise}"
+            yield place, f"'{entry.name}' has no bounds, nor statistics to normalise it by"
 
 
 def _size(entry: StateEntry) -> float:

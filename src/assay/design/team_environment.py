@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from string import Template
 
+from assay.design.environment_parts import SHOWN, rules
 from assay.design.problem import Agents, Problem
 from assay.design.rules import DesignError
 from assay.envs.skeleton import package_files, title_of
@@ -20,8 +21,6 @@ def team_files(
     algorithm: str,
     observations: Mapping[str, str],
     actions: Mapping[str, str],
-    terms: str,
-    endings: str,
     limit: int,
 ) -> tuple[str, dict[str, str]]:
     """Return the id of the environment, and the files of its package by their paths.
@@ -33,8 +32,6 @@ def team_files(
         algorithm: What its README trains with.
         observations: The space that agents of each type see, as code.
         actions: The space that agents of each type act in, as code.
-        terms: The terms of the reward, as lines of code.
-        endings: The endings, as code.
         limit: Steps after which episodes are cut.
 
     Raises:
@@ -53,8 +50,7 @@ def team_files(
         "agents": "".join(f'    "{one}",\n' for one in names),
         "observation_spaces": _spaces(observations),
         "action_spaces": _spaces(actions),
-        "terms": terms,
-        "endings": endings,
+        "rules": rules(problem, failed="near <= 0.0"),
         "reward": "float(np.mean(list(own.values())))" if agents.reward == "team" else "own[agent]",
         "limit": str(limit),
         "shown": SHOWN,
@@ -79,21 +75,6 @@ def _spaces(spaces: Mapping[str, str]) -> str:
     """Return a mapping from types to spaces, as lines of code."""
     return "".join(f'        "{kind}": {space},\n' for kind, space in spaces.items())
 
-
-# A function of every environment that is written, also of those for one agent.
-SHOWN = '''def _shown(space: gym.Space[Any], x: float) -> Any:
-    """Return a number from -1 to 1 as a value of a space. Replace this by what is measured."""
-    if isinstance(space, gym.spaces.Dict):
-        return {name: _shown(part, x) for name, part in space.items()}
-    if isinstance(space, gym.spaces.Discrete):
-        return np.int64(min(int((x + 1) / 2 * space.n), int(space.n) - 1))
-    if isinstance(space, gym.spaces.MultiBinary):
-        return np.full(space.shape, x > 0, np.int8)
-    assert isinstance(space, gym.spaces.Box)
-    low = np.where(np.isfinite(space.low), space.low, -1.0)
-    high = np.where(np.isfinite(space.high), space.high, 1.0)
-    return (low + (x + 1) / 2 * (high - low)).astype(space.dtype)
-'''
 
 _INIT = '''"""The environment $title, for several agents."""
 
@@ -200,15 +181,7 @@ $state
         self._x, self._steps = dict(state["x"]), int(state["steps"])
         self.agents = list(state["agents"])
 
-    def _terms(self, near: float) -> dict[str, tuple[float, float]]:
-        """Return the weight and the value of every term of the reward. Replace the values."""
-        return {
-$terms        }
-
-    def _endings(self, near: float) -> dict[str, bool]:
-        """Return which endings were reached: nothing follows them. Replace the conditions."""
-        return $endings
-
+$rules
     def _observe(self) -> dict[str, Any]:
         return {agent: _shown(self.observation_space(agent), self._x[agent]) for agent in AGENTS}
 

@@ -41,6 +41,27 @@ def bradley_terry_loss(left: Tensor, right: Tensor, target: Tensor, error: float
     return -(target * log_left + (1.0 - target) * log_right).mean()
 
 
+def contrastive_preference_loss(left: Tensor, right: Tensor, target: Tensor, bias: float) -> Tensor:
+    """Return the mean loss of contrastive preference learning (arXiv:2310.13639).
+
+    Args:
+        left: [B] sums of alpha log pi(a|s) over the left segments.
+        right: [B] those of the right ones.
+        target: [B] 1 where the left one is preferred, 0 where the right one is, 0.5 for neither.
+        bias: Weight of the segment that was not preferred, lambda in (0, 1]. Below 1 it is not
+            enough to make that one unlikely: the preferred one has to be likely as well.
+
+    Example:
+        >>> two, one = torch.tensor([-2.0]), torch.tensor([1.0])
+        >>> round(float(contrastive_preference_loss(two, 2 * two, one, 0.5)), 4)  # -2 + 0.5 * 4
+        0.6931
+    """
+    if not left.shape == right.shape == target.shape or left.ndim != 1:
+        raise ValueError(f"expected three [B], got {left.shape}, {right.shape}, {target.shape}")
+    log_left, log_right = logsigmoid(left - bias * right), logsigmoid(right - bias * left)
+    return -(target * log_left + (1.0 - target) * log_right).mean()
+
+
 class Calibration(NamedTuple):
     """How far predicted probabilities can be trusted.
 

@@ -7,6 +7,7 @@ from time import perf_counter
 from assay.algorithms.base import Algorithm, DatasetNeeds, ReplayNeeds
 from assay.buffers.mixed import MixedReplay
 from assay.core import seeding
+from assay.core.errors import ConfigError
 from assay.core.types import Metrics, State
 from assay.envs.vector import Vector
 from assay.loops.collect import Collector
@@ -27,6 +28,12 @@ class FineTuneLoop:
     def __init__(self, algorithm: Algorithm, env: Vector, run: RunSettings) -> None:
         needs = algorithm.needs
         assert isinstance(needs, DatasetNeeds) and isinstance(run, FineTuneSettings)
+        if needs.pairs:
+            raise ConfigError(
+                f"env_steps={run.env_steps}: pairs that were compared are learned from by "
+                "themselves, not beside an environment's steps.",
+                "Leave env_steps out.",
+            )
         self.algorithm, self.clock, self.run = algorithm, algorithm.clock, run
         self.offline = OfflineLoop(algorithm, env, run)
         self.collector = Collector(env, algorithm, self.clock, run.seed)

@@ -23,7 +23,7 @@ def recorded_buffer(
     """Return recorded data as a buffer to draw from, for a run with this seed.
 
     Raises:
-        DataError: It does not fit the environment.
+        DataError: It does not fit the environment, or is not of the kind that is needed.
     """
     needs = algorithm.needs
     require_valid(recorded, env.observations, env.actions)
@@ -33,6 +33,7 @@ def recorded_buffer(
         env.actions,
         gamma=algorithm.hp.gamma,
         next_action=isinstance(needs, DatasetNeeds) and needs.next_action,
+        pairs=isinstance(needs, DatasetNeeds) and needs.pairs,
         device=algorithm.device,
         rng=seeding.derive_rng(seed, stream),
     )

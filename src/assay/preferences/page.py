@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 import threading
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -186,12 +187,14 @@ def _handler(page: LabelPage) -> type[BaseHTTPRequestHandler]:
             self._send(json.dumps(value).encode(), "application/json", status)
 
         def _send(self, data: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(data)))
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(data)
+            # A browser that answers before a clip is there, or is closed, stops listening.
+            with suppress(ConnectionError):
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(data)))
+                self.send_header("Cache-Control", "no-store")
+                self.end_headers()
+                self.wfile.write(data)
 
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing: a line for every picture helps nobody."""
