@@ -676,7 +676,7 @@ class NFSP(Managed):
     ) -> None: ...
 
 class OptionCritic(Managed):
-    """Options that are learned end to end, with proximal updates. For goals that move; else PPO."""
+    """Options that are learned end to end, with proximal updates. May help where goals move."""
     def __init__(
         self, env: EnvLike | None = None, *, name: str | None = None,
         root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,

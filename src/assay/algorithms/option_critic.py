@@ -49,7 +49,7 @@ from assay.policies.options import OptionPolicy
     traits=("levels",),
 )
 class OptionCritic(Algorithm):
-    """Options that are learned end to end, with proximal updates. For goals that move; else PPO."""
+    """Options that are learned end to end, with proximal updates. May help where goals move."""
 
     class Hyperparameters(ProximalSettings):
         """Settings of option-critic."""

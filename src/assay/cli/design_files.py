@@ -129,7 +129,7 @@ def train_there(out: Path, *, as_json: bool) -> None:
     except OSError as error:
         raise RunError(f"Cannot enter '{out}': {error.strerror}.") from None
     options: dict[str, Any] = dict.fromkeys(
-        ("algorithm", "env", "seed", "seeds", "name", "device", "root", "jobs", "elsewhere")
+        ("algorithm", "env", "seed", "seeds", "name", "device", "root", "jobs")
     )
     train(
         **options,

@@ -12,16 +12,14 @@ import typer
 from assay.cli import output
 from assay.cli.shared_options import AsJson, RunsRoot
 from assay.core.errors import ConfigError, RunError
-from assay.core.paths import runs_root
+from assay.core.paths import OTHER_NAMES_OF_RUN_FOLDER, runs_root
 
 if TYPE_CHECKING:
     from assay.cli.plan import Plan
     from assay.cli.progress import Progress
     from assay.cli.seeds import Job, Outcome
 
-# What other programs call the folder that a run writes to.
-_OF_OTHER_PROGRAMS = ("--out", "--output", "--output-dir", "--out-dir", "--log-dir", "--logdir",
-                      "--save-dir", "--run-dir", "--tensorboard-log")  # fmt: skip
+_OF_OTHER_PROGRAMS = [f"--{name.replace('_', '-')}" for name in OTHER_NAMES_OF_RUN_FOLDER]
 
 
 def _refuse_place(place: Path | None) -> None:
@@ -74,7 +72,7 @@ def train(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print the result only."),
     as_json: AsJson = False,
     stop_with_stdin: bool = typer.Option(False, "--stop-with-stdin", hidden=True),
-    elsewhere: Path = typer.Option(None, *_OF_OTHER_PROGRAMS, hidden=True),
+    _: Path = typer.Option(None, *_OF_OTHER_PROGRAMS, hidden=True, callback=_refuse_place),
 ) -> None:
     """Train an agent.
 
@@ -89,7 +87,6 @@ def train(
         from assay.cli.seeds import stop_with_stdin as watch_stdin
 
         watch_stdin()
-    _refuse_place(elsewhere)
     names, settings = split_words([algorithm, env, *(settings or [])])
     file_settings, given = read_settings(settings, config, {"seed": seed, "device": device})
     place = runs_root(root)

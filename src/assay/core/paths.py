@@ -5,6 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# What other programs call the folder that a run writes to; here it is ROOT/NAME.
+OTHER_NAMES_OF_RUN_FOLDER = (
+    "out", "out_dir", "output", "output_dir", "log_dir", "logdir", "save_dir", "run_dir",
+    "tensorboard_log",
+)  # fmt: skip
+
 
 def runs_root(given: Path | None = None) -> Path:
     """Return the directory of runs: `given`, `$ASSAY_RUNS`, or `runs` in the working directory."""

@@ -14,6 +14,7 @@ from typing import Any
 from assay.core import registry
 from assay.core.config import Model, Settings, parse
 from assay.core.errors import ConfigError, nearest
+from assay.core.paths import OTHER_NAMES_OF_RUN_FOLDER
 from assay.core.presets import preset
 from assay.core.types import Problem, Sight
 from assay.envs.games.registry import ALL_SEATS, is_game
@@ -56,10 +57,7 @@ _ELSEWHERE = {
     "eval_freq": ("eval_every",), "save_freq": ("checkpoint_every",),
 }  # fmt: skip
 # What names the folder of a run, here or elsewhere; no setting does.
-_PLACES = (
-    "name", "root", "out", "out_dir", "output", "output_dir", "log_dir", "logdir", "save_dir",
-    "run_dir", "run_name", "exp_name", "tensorboard_log",
-)  # fmt: skip
+_PLACES = ("name", "root", "run_name", "exp_name", *OTHER_NAMES_OF_RUN_FOLDER)
 # Run settings that not every loop has: why an algorithm has none, and what to do.
 _OF_ONE_LOOP = {
     "env_steps": ("collects nothing and is trained for updates", "Set updates instead."),
