@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import assay
@@ -653,6 +654,27 @@ def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
             "dqn", "CartPole-v1", env_steps=100, learning_starts=100, preset=False, root=tmp_path
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_learned_leaves_no_environment_open(tmp_path: Path) -> None:
+    made = []
+
+    class Watched(CartPoleEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+            self.open = True
+
+        def close(self) -> None:
+            self.open = False
+
+    gym.register("Watched-v0", Watched, max_episode_steps=50)
+    try:
+        with pytest.raises(ConfigError, match="leaves nothing"):
+            assay.train("dqn", "Watched-v0", env_steps=99, learning_starts=99, root=tmp_path)
+    finally:
+        del gym.registry["Watched-v0"]
+    assert made and not any(env.open for env in made)
 
 
 def test_what_happened_is_in_the_events(train: Train) -> None:

@@ -166,11 +166,17 @@ class Training:
         count = settings.num_envs if isinstance(settings, OnlineSettings) else None
         self.env = run_vector(config, env, count)
         self._threads_before = torch.get_num_threads()
-        torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))
-        self.algorithm = build_algorithm(config, self.env.spaces, self.clock)
-        self.compiling = BackgroundCompile(self.algorithm, config, self._spaces())
-        self.loop = make_loop(self.algorithm, self.env, settings, expert, reward)
-        self.sinks = make_sinks(settings.sinks, run, config.to_dict())
+        try:
+            torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))
+            self.algorithm = build_algorithm(config, self.env.spaces, self.clock)
+            self.compiling = BackgroundCompile(self.algorithm, config, self._spaces())
+            self.loop = make_loop(self.algorithm, self.env, settings, expert, reward)
+            self.sinks = make_sinks(settings.sinks, run, config.to_dict())
+        except BaseException:
+            torch.set_num_threads(self._threads_before)
+            if env is None:  # else it is the caller's, who may try again with it
+                self.env.close()
+            raise
         self.stop_requested = False
         # Of this session, for the speed and for where the time goes.
         self._started, self._count_before, self._evaluation_seconds = 0.0, 0, 0.0
