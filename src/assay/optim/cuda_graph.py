@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,3 +85,18 @@ def record(
         return [t.clone() for t in out]
 
     return run
+
+
+class ShapedGraphs:
+    """CUDA graphs of one program, a graph for every set of shapes that it is given."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._graphs: dict[Any, Callable[[Sequence[Tensor]], list[Tensor]]] = {}
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return what the program returns for these inputs."""
+        key = tuple((tuple(x.shape), x.dtype) for x in inputs)
+        if key not in self._graphs:
+            self._graphs[key] = record(self._program, [], inputs)
+        return self._graphs[key](inputs)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -39,7 +37,7 @@ class LatentPolicy(Policy):
     def __post_init__(self) -> None:
         """Prepare to act."""
         super().__post_init__()
-        self._graphs: dict[Any, Callable[[Sequence[Tensor]], list[Tensor]]] = {}
+        self._graphs: cuda_graph.ShapedGraphs | None = None
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tree = None, explore: bool = False) -> Action:
@@ -64,10 +62,9 @@ class LatentPolicy(Policy):
         packed = np.concatenate([*carry.values(), *noise], axis=1)
         seen = pack("obs", to_device(obs, self.device))
         inputs = [*seen.values(), to_device(packed, self.device)]
-        key = tuple((tuple(x.shape), x.dtype) for x in inputs)
-        if key not in self._graphs:
-            self._graphs[key] = cuda_graph.record(self._packed(list(seen), widths), [], inputs)
-        [out] = self._graphs[key](inputs)
+        if self._graphs is None:
+            self._graphs = cuda_graph.ShapedGraphs(self._packed(list(seen), widths))
+        [out] = self._graphs(inputs)
         *after, params = np.split(out.cpu().numpy(), np.cumsum([*widths.values()]), axis=1)
         return params, dict(zip(widths, after, strict=True))
 
