@@ -356,24 +356,22 @@ def test_values_reach_beyond_the_plan() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 @pytest.mark.parametrize("explore", [False, True])
-def test_a_plan_by_a_graph_is_that_of_the_layers(explore: bool) -> None:
-    graph = make_algorithm("tdmpc2", OBS, BOX, device="cuda", **SMALL).policy
-    layers = make_algorithm("tdmpc2", OBS, BOX, **SMALL).policy
-    layers.network.load_state_dict(graph.network.state_dict())
+def test_a_plan_by_a_graph_is_that_of_the_layers(
+    explore: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = make_algorithm("tdmpc2", OBS, BOX, device="cuda", **SMALL).policy
     obs, rng = np.ones((3, 2), np.float32), np.random.default_rng(5)
-    carries = [policy.initial_carry(3) for policy in (graph, layers)]
+    carry = policy.initial_carry(3)
     for _ in range(4):  # the first is recorded, the others are replayed, with other weights
+        for weights in policy.network.parameters():  # values of plans must not be alike
+            torch.nn.init.normal_(weights, std=0.5)
         found = []
-        for i, policy in enumerate((graph, layers)):
-            policy.rng = np.random.default_rng(7)
-            chosen = policy.act(obs, carries[i], explore=explore)
-            carries[i] = chosen.carry
-            found.append(chosen.action)
-        np.testing.assert_allclose(*found, atol=1e-4)
-        np.testing.assert_allclose(carries[0]["plan"], carries[1]["plan"], atol=1e-4)
-        obs = rng.normal(size=(3, 2)).astype(np.float32)
-        for mine, theirs in zip(
-            graph.network.parameters(), layers.network.parameters(), strict=True
-        ):
-            theirs.data.mul_(1.01)
-            mine.data.copy_(theirs)
+        for plan in (policy._by_graph, policy._plan):
+            with monkeypatch.context() as patched:
+                patched.setattr(policy, "_by_graph", plan)
+                policy.rng = np.random.default_rng(7)
+                found.append(policy.act(obs, carry, explore=explore))
+        one, two = found
+        np.testing.assert_allclose(one.action, two.action, atol=1e-3)
+        np.testing.assert_allclose(one.carry["plan"], two.carry["plan"], atol=1e-3)
+        obs, carry = rng.normal(size=(3, 2)).astype(np.float32), one.carry
