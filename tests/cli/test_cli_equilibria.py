@@ -60,7 +60,7 @@ def test_a_run_of_cfr_is_evaluated_exactly(cli: Cli, solved: Path) -> None:
         (("leduc_poker", "solved"), "learned 'kuhn_poker', and the game is 'leduc_poker'"),
         (("kuhn_poker", "half.json"), "lacks the information set 'J' and 11 more"),
         (("table.csv",), "must be square"),
-        (("table.csv", "uniform"), "its strategies are its own"),
+        (("table.csv", "uniform"), "has its strategies"),
         (("kuhn_poker", "--alpha", "-1", "uniform", "solved"), "expected a positive alpha"),
     ],
 )

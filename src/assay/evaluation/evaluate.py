@@ -343,9 +343,9 @@ def _evaluate(
         warn_unending(vector.name, bound)
     if count < episodes:
         warnings.warn(
-            f"An evaluation in '{vector.name}' played {count} of {episodes} episodes: it ends with "
-            f"episode {most} of those that do not end within {bound:,} steps. Set "
-            "max_episode_steps to play all of them.",
+            f"An evaluation in '{vector.name}' played {count} of {episodes} episodes: it stopped "
+            f"when {most} of them had not ended within {bound:,} steps. Set max_episode_steps to "
+            "play all of them.",
             stacklevel=1,
         )
     seeds = episode_seed(seed, 0) + np.arange(count)

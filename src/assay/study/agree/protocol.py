@@ -50,7 +50,7 @@ def protected_files(root: Path, contract: Contract) -> dict[str, str]:
         if not paths:
             raise StudyError(
                 f"'{pattern}' is protected but matches no file in '{root}'.",
-                "Fix the pattern: a file that is not there cannot be held to what it was.",
+                "Fix the pattern: changes of a file that is missing cannot be seen.",
             )
         found |= {path: fingerprint(root / path) for path in paths}
     found |= measuring_imports(root, contract)
