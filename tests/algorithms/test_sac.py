@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import BOX, STATES, put
 from gymnasium import spaces
 
 from assay.algorithms.sac import SAC
@@ -23,7 +24,6 @@ from assay.testing.algorithms import (
 )
 from assay.testing.envs import Corridor, Identity, Reach
 
-STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
 LOG_2, LOG_3, HALF_LOG_2PI = math.log(2), math.log(3), 0.5 * math.log(2 * math.pi)
 SMALL = {
     "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2, "hidden": (16,),
@@ -34,11 +34,6 @@ class TestContract(AlgorithmContract):
     algorithm = "sac"
     lowered = True
     settings = SMALL
-
-
-def put(parameter: torch.Tensor, values: Any) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(values).reshape(parameter.shape))
 
 
 def box(**settings: Any) -> SAC:

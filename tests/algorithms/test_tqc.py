@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from families import BOX, STATES, put
 from gymnasium import spaces
 
 from assay.algorithms.tqc import TQC, sorted_quantile_huber
@@ -23,7 +23,6 @@ from assay.testing.algorithms import (
 )
 from assay.testing.envs import Reach
 
-STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -36,11 +35,6 @@ SMALL = {
 class TestContract(AlgorithmContract):
     algorithm = "tqc"
     settings = SMALL
-
-
-def put(parameter: torch.Tensor, values: Any) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(values).reshape(parameter.shape))
 
 
 def by_hand(**settings: Any) -> TQC:
