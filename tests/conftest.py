@@ -12,7 +12,6 @@ import gc
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import forking
@@ -35,13 +34,11 @@ os.fsync = os.fdatasync = _leave_it_to_the_system
 
 from assay.runs import provenance  # noqa: E402 (its modules read what is replaced above)
 
-# Every run records the packages and its repository, and nothing changes those of this process.
+# Every run records the state of its repository, and no test changes this one.
 _ROOT = Path(__file__).parents[1]
-_describe, _list_packages = provenance._git, provenance._packages
+_describe = provenance._git
 _of_here = functools.cache(lambda: _describe(_ROOT))
-_of_path = functools.cache(lambda path: _list_packages())
 provenance._git = lambda cwd: _of_here() if cwd == _ROOT else _describe(cwd)
-provenance._packages = lambda: _of_path(tuple(sys.path))
 
 # A `CliRunner` would build all commands of `assay` for every line that a test gives it.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
