@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -28,6 +29,22 @@ def put(parameter: torch.Tensor, values: Any) -> None:
     """Overwrite a parameter."""
     with torch.no_grad():
         parameter.copy_(torch.tensor(values).reshape(parameter.shape))
+
+
+# ---------------------------------------------------------------------- actions in a box
+
+
+def box_items() -> Batch:
+    """Return a plain step, a truncated one and a terminated one; unit actions 1/2, 0, -1."""
+    return make_batch(
+        obs=[0, 1, 0], action=[[3.0], [2.0], [0.0]], reward=[1.0, 0.0, -1.0], next_obs=[0, 1, 1],
+        terminated=[0, 0, 1], truncated=[0, 1, 0], discount=[0.5, 0.5, 0.5],
+    )  # fmt: skip
+
+
+def log_pi(noise: float, u: float) -> float:
+    """Return log N(noise) - log(1 - tanh(u)^2): a standard deviation of 1, squashed."""
+    return -0.5 * noise**2 - 0.5 * math.log(2 * math.pi) - math.log(1 - math.tanh(u) ** 2)
 
 
 # ---------------------------------------------------------------------- DQN and its relatives
