@@ -184,4 +184,4 @@ class TestLearns(Learning):
     highest_returns = (8.0, None)
 
     def test_to_look_ahead(self) -> None:  # it has no options
-        assert self.score(Corridor, 1600, 2.0, self.quick) == 1.0
+        assert self.learns(Corridor, 1600, 1.0, 2.0, self.quick)
