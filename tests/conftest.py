@@ -12,6 +12,7 @@ import gc
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import forking
 import pytest
@@ -30,6 +31,14 @@ def _leave_it_to_the_system(descriptor: int) -> None:
 
 # Here and not in a fixture: `os.fdatasync` is a default of arguments, read at import.
 os.fsync = os.fdatasync = _leave_it_to_the_system
+
+from assay.runs import provenance  # noqa: E402 (its modules read what is replaced above)
+
+# Every run records the state of its repository, and no test changes this one.
+_ROOT = Path(__file__).parents[1]
+_describe = provenance._git
+_of_here = functools.cache(lambda: _describe(_ROOT))
+provenance._git = lambda cwd: _of_here() if cwd == _ROOT else _describe(cwd)
 
 # A `CliRunner` would build all commands of `assay` for every line that a test gives it.
 typer.testing._get_command = functools.cache(typer.testing._get_command)

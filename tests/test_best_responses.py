@@ -55,7 +55,7 @@ def test_an_agent_is_asked_in_every_information_set() -> None:
 def test_bad_input() -> None:
     with pytest.raises(AssayError, match="needs the tree"):
         train_best_response("stag_hunt", STAG.uniform(), seat=0)
-    with pytest.raises(AssayError, match="nothing is exact"):
+    with pytest.raises(AssayError, match="no value is exact"):
         train_best_response("stag_hunt", lambda m: [1.0, 0.0], seat=0, tree=STAG, **TINY)
     with pytest.raises(EnvError, match="seat=2"):
         train_best_response("stag_hunt", seat=2, **TINY)

@@ -96,7 +96,7 @@ class Agent:
         size = self.observations.mask_size
         if size is None and mask is not None:
             raise AssayError(
-                "The agent was given a mask, and its environment gave none beside observations.",
+                "A mask is given, but the environment that the agent was trained in has none.",
                 "Leave mask out.",
             )
         if size is not None and mask is None:

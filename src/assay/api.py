@@ -295,7 +295,7 @@ def _with_budget(config: RunConfig, budget: int, progress: int) -> RunConfig:
     run, unit = config.run, config.run.unit
     if isinstance(run, FineTuneSettings) and run.env_steps:
         raise ConfigError(
-            f"budget={budget}: the run has one of updates and one of env_steps.",
+            f"budget={budget}: the run has two budgets, updates and env_steps.",
             "Start a new run with larger ones.",
         )
     if budget <= progress:

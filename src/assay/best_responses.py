@@ -97,7 +97,7 @@ def train_best_response(
         player = opponent
         if tree is not None:
             raise AssayError(
-                "With a function as opponent nothing is exact, though a tree is given.",
+                "tree is given, but against a function no value is exact.",
                 "Leave tree out, or give the strategy as an array.",
             )
     make = partial(Seat, game, seat, player)

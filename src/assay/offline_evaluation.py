@@ -8,7 +8,7 @@ from pathlib import Path
 
 from assay.agents import require_one_agent
 from assay.api import Agent, Run, load
-from assay.core.errors import AssayError, ConfigError
+from assay.core.errors import AssayError, ConfigError, require_counts
 from assay.data.dataset import Dataset
 from assay.data.files import load as load_data
 from assay.evaluation.fitted_q import UPDATES, FitSettings
@@ -56,8 +56,7 @@ def evaluate_offline(
     given = [runs] if isinstance(runs, Run | Path | str) else list(runs)
     if not given:
         raise ConfigError("No runs are given.", "Give at least one.")
-    if updates < 1:
-        raise ConfigError(f"updates={updates}: expected at least 1.")
+    require_counts(updates=updates)
     check_discount(gamma)
     paths = [one.path if isinstance(one, Run) else Path(one) for one in given]
     agents = [load(path) for path in paths]

@@ -13,7 +13,7 @@ from assay.algorithms.base import ReplayNeeds
 from assay.api import Agent, Run, load, open_run, required_vector
 from assay.buffers.allocation import tree_bytes
 from assay.buffers.replay import ReplayBuffer
-from assay.core.errors import ConfigError, DataError
+from assay.core.errors import ConfigError, DataError, require_counts
 from assay.core.seeding import derive_rng
 from assay.core.types import Spaces
 from assay.data.collect import collected, from_transitions
@@ -77,8 +77,7 @@ def record(
         raise ConfigError(
             f"quality='{quality}': expected {', '.join(QUALITIES[:-1])} or {QUALITIES[-1]}."
         )
-    if episodes is not None and episodes < 1:
-        raise ConfigError(f"episodes={episodes}: expected at least 1.")
+    require_counts(episodes=episodes)
     if log_prob and quality == "replay":
         raise ConfigError(
             "A replay does not hold the probabilities of its actions.", "Leave out --log-prob."

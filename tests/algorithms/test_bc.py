@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import BOX, STATES, put
 from gymnasium import spaces
 
 import assay
@@ -23,7 +24,6 @@ from assay.testing.algorithms import CannedReplay, make_algorithm, make_batch
 from assay.testing.envs import Identity
 from assay.testing.offline import OfflineContract, OfflineRig, record
 
-STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
 SMALL = {"hidden": (16,), "batch_size": 8}
 
 
@@ -68,11 +68,6 @@ class TestContractOfPairs(OfflineContract):
         if not path.exists():
             save(compared(record(factory)), path)
         return {"updates": total, "data": str(path)}
-
-
-def put(parameter: torch.Tensor, values: Any) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(values).reshape(parameter.shape))
 
 
 class TestLoss:
@@ -199,7 +194,7 @@ class TestContrast:
 
     def test_an_environment_beside_the_pairs_is_refused(self, tmp_path: Path) -> None:
         data = save(compared(record("CartPole-v1", episodes=4)), tmp_path / "pairs.npz")
-        with pytest.raises(ConfigError, match="env_steps=8: pairs that were compared"):
+        with pytest.raises(ConfigError, match="env_steps=8: compared pairs"):
             assay.train(
                 "bc", "CartPole-v1", data=str(data), contrast=1.0, updates=4, env_steps=8,
                 root=tmp_path, device="cpu",

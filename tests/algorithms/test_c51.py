@@ -4,42 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from families import (
+    ACTIONS,
+    MASKED_STATES,
+    OPTIONS,
+    QUICK,
+    SMALL,
+    STATES,
+    WITHOUT_EFFECT,
+    ContractOfEveryOption,
+    Learning,
+    check_numpy_acts_as_torch,
+    check_target_is_copied,
+    four_steps,
+    mask_next,
+)
 from gymnasium import spaces
 from torch import nn
 
 from assay.algorithms.c51 import C51
 from assay.core.errors import ConfigError
 from assay.core.types import Batch
-from assay.networks.noisy import resample_noise
-from assay.policies.from_torch import describe
-from assay.policies.numpy_network import NumpyNetwork
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
     Case,
-    Rig,
     make_algorithm,
-    make_batch,
 )
-from assay.testing.envs import Corridor, Identity
 
-STATES, ACTIONS = spaces.Discrete(2), spaces.Discrete(2)
-SMALL = {
-    "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2,
-    "target_every": 2, "hidden": (16,), "atoms": 11,
-}  # fmt: skip
-OPTIONS = {"double": True, "dueling": True, "noisy": True, "n_step": 3, "prioritized": True}
+SETTINGS = SMALL | {"atoms": 11}
 
 
 class TestContract(AlgorithmContract):
     algorithm = "c51"
-    settings = SMALL
+    settings = SETTINGS
     compiled_settings = OPTIONS
 
     def cases(self) -> Iterator[Case]:
@@ -49,14 +52,9 @@ class TestContract(AlgorithmContract):
         yield Case("sees_image", spaces.Discrete(4), "image")
 
 
-class TestContractWithEveryOption(AlgorithmContract):
+class TestContractWithEveryOption(ContractOfEveryOption):
     algorithm = "c51"
-    settings = SMALL | OPTIONS
-    test_compiled_step_does_what_the_eager_one_does = None  # done above, and it takes its time
-
-    def cases(self) -> Iterator[Case]:
-        yield Case("discrete", spaces.Discrete(4))  # what the long tests run on
-        yield Case("sees_dict_masked", spaces.Discrete(4), "dict", masked=True)
+    settings = SETTINGS | OPTIONS
 
 
 # Probabilities of the returns 0, 1 and 2 by state and action, and their means.
@@ -85,17 +83,7 @@ def table(observation: spaces.Space[Any] = STATES, **settings: Any) -> C51:
 
 
 def items(**more: Any) -> Batch:
-    """Return a plain step, a terminated one, a truncated one, and one of a longer return."""
-    columns = {
-        "obs": [0, 0, 1, 1],
-        "action": [0, 1, 0, 1],
-        "reward": [0.5, 1.5, 0.0, 1.0],
-        "next_obs": [1, 1, 0, 0],
-        "terminated": [0, 1, 0, 0],
-        "truncated": [0, 0, 1, 0],
-        "discount": [0.5, 0.5, 0.5, 0.25],
-    }
-    return make_batch(**(columns | more))
+    return four_steps(**({"reward": [0.5, 1.5, 0.0, 1.0]} | more))
 
 
 def divergences(targets: Sequence[Sequence[float]]) -> list[float]:
@@ -147,12 +135,8 @@ class TestLoss:
         assert loss.item() == pytest.approx(weighed / 4, rel=1e-5)
 
     def test_masked_actions_are_not_bootstrapped_from(self) -> None:
-        observation = spaces.Dict({"obs": STATES, "action_mask": spaces.MultiBinary(2)})
-        algorithm = table(observation)
-        batch = items()
-        batch.obs = {"obs": batch.obs, "action_mask": torch.ones(4, 2)}
-        masks = torch.tensor([[0, 1], [1, 1], [1, 0], [1, 1]])
-        batch.next_obs = {"obs": batch.next_obs, "action_mask": masks}
+        algorithm = table(MASKED_STATES)
+        batch = mask_next(items(), [[0, 1], [1, 1], [1, 0], [1, 1]])
         loss, _ = algorithm._loss(algorithm.replay_tensors(batch))
         # What is left in the first and third is what the online network preferred above.
         left = [PROJECTED_DOUBLE[0], PROJECTED[1], PROJECTED_DOUBLE[2], PROJECTED[3]]
@@ -179,10 +163,7 @@ class TestUpdate:
 
     def test_target_is_copied_when_due(self) -> None:
         algorithm = table(target_every=2, batch_size=4, lr=0.1)
-        for update in range(1, 5):
-            algorithm.update(CannedReplay(items()))
-            online, target = (algorithm.step.flats[m] for m in (algorithm.q, algorithm.target))
-            assert torch.equal(online, target) == (update % 2 == 0)
+        check_target_is_copied(algorithm, items, every=2)
 
     def test_steps_lower_the_loss(self) -> None:
         algorithm = table(lr=0.05, batch_size=4)
@@ -195,17 +176,9 @@ class TestUpdate:
 
 
 class TestSettings:
-    @pytest.mark.parametrize(
-        ("settings", "name"),
-        [
-            ({"priority_alpha": 0.7}, "priority_alpha"),
-            ({"priority_beta": 0.5}, "priority_beta"),
-            ({"tau": 0.01, "target_every": 5}, "target_every"),
-            ({"noisy": True, "epsilon": 0.1}, "epsilon"),
-        ],
-    )
-    def test_what_has_no_effect_is_refused(self, settings: dict[str, Any], name: str) -> None:
-        with pytest.raises(ConfigError, match=f"{name}=.* has no effect"):
+    @pytest.mark.parametrize(("settings", "message"), WITHOUT_EFFECT)
+    def test_what_has_no_effect_is_refused(self, settings: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
             table(**settings)
 
     def test_a_support_needs_room(self) -> None:
@@ -218,36 +191,10 @@ def test_numpy_acts_as_torch_does(options: dict[str, Any]) -> None:
     observation = spaces.Box(-1.0, 1.0, (3,), np.float32)
     algorithm = make_algorithm("c51", observation, spaces.Discrete(4), atoms=7, **options)
     network = nn.Sequential(algorithm.q, algorithm.mean)
-    fast = NumpyNetwork(describe(network, noisy=True)).call
-    rng = np.random.default_rng(0)
-    for n in (1, 5, 200):
-        resample_noise(network, rng)  # of a noisy network, which starts silent
-        obs = rng.standard_normal((n, 3), dtype=np.float32)
-        with torch.no_grad():
-            expected = network(torch.from_numpy(obs)).numpy()
-        np.testing.assert_allclose(fast(obs), expected, rtol=1e-4, atol=1e-4)
+    check_numpy_acts_as_torch(network, atol=1e-4)
 
 
-QUICK = {
-    "num_envs": 2, "buffer_size": 2000, "learning_starts": 100, "train_every": 2, "lr": 0.005,
-    "target_every": 10, "hidden": (32,), "epsilon": "linear:1:0.05:0.5", "gamma": 0.9,
-    "atoms": 21, "v_min": 0.0,
-}  # fmt: skip
-
-
-def quick(options: dict[str, Any]) -> dict[str, Any]:
-    """Return quick settings; noise takes the place of epsilon."""
-    settings = QUICK | options
-    return {k: v for k, v in settings.items() if k != "epsilon" or not options.get("noisy")}
-
-
-class TestLearns:
-    @pytest.mark.parametrize("masked", [False, True])
-    def test_the_right_answer(self, masked: bool) -> None:
-        env = partial(Identity, spaces.Discrete(4), masked=masked)
-        assert Rig("c51", env, env_steps=1200, v_max=8.0, **QUICK).train().score() == 8.0
-
-    @pytest.mark.parametrize("options", [{}, OPTIONS], ids=["plain", "options"])
-    def test_to_look_ahead(self, options: dict[str, Any]) -> None:
-        rig = Rig("c51", Corridor, env_steps=1600, v_max=2.0, **quick(options))
-        assert rig.train().score() == 1.0
+class TestLearns(Learning):
+    algorithm = "c51"
+    quick = QUICK | {"atoms": 21, "v_min": 0.0}
+    highest_returns = (8.0, 2.0)

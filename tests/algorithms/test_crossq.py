@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from families import BOX, STATES, put
 
 from assay.algorithms.crossq import CrossQ
 from assay.core.errors import ConfigError
@@ -23,7 +23,6 @@ from assay.testing.algorithms import (
 )
 from assay.testing.envs import Reach
 
-STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
 EPS = 1e-3
 
 
@@ -36,11 +35,6 @@ SMALL = {
 class TestContract(AlgorithmContract):
     algorithm = "crossq"
     settings = SMALL
-
-
-def put(parameter: torch.Tensor, values: Any) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(values).reshape(parameter.shape))
 
 
 def by_hand(**settings: Any) -> CrossQ:

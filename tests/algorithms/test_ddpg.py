@@ -9,20 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import BOX, STATES, box_items, put
 from gymnasium import spaces
 
 from assay.algorithms.ddpg import DDPG
-from assay.core.types import Batch
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
     Rig,
     make_algorithm,
-    make_batch,
 )
 from assay.testing.envs import Identity, Reach
 
-STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
 SMALL = {
     "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2, "hidden": (16,),
 }  # fmt: skip
@@ -31,11 +29,6 @@ SMALL = {
 class TestContract(AlgorithmContract):
     algorithm = "ddpg"
     settings = SMALL
-
-
-def put(parameter: torch.Tensor, values: Any) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(values).reshape(parameter.shape))
 
 
 def table(**settings: Any) -> DDPG:
@@ -56,18 +49,10 @@ def table(**settings: Any) -> DDPG:
     return algorithm
 
 
-def items() -> Batch:
-    """Return a plain step, a truncated one and a terminated one; unit actions 1/2, 0, -1."""
-    return make_batch(
-        obs=[0, 1, 0], action=[[3.0], [2.0], [0.0]], reward=[1.0, 0.0, -1.0], next_obs=[0, 1, 1],
-        terminated=[0, 0, 1], truncated=[0, 1, 0], discount=[0.5, 0.5, 0.5],
-    )  # fmt: skip
-
-
 class TestLoss:
     def test_critic_by_hand(self) -> None:
         algorithm = table()
-        loss, metrics = algorithm._critic_loss(algorithm.replay_tensors(items()))
+        loss, metrics = algorithm._critic_loss(algorithm.replay_tensors(box_items()))
         # Target actions 0 and 0.8: y = 1 + 5/2 = 3.5, 0 + 6.8/2 = 3.4 (truncated), -1 (terminated)
         # Q = 0.5, 2, 2: errors -3, -1.4, 3; squares 9, 1.96, 9
         assert loss.item() == pytest.approx(19.96 / 3, rel=1e-6)
@@ -75,7 +60,7 @@ class TestLoss:
 
     def test_actor_climbs_the_critic(self) -> None:
         algorithm = table()
-        loss, _ = algorithm._actor_loss(algorithm.replay_tensors(items()))
+        loss, _ = algorithm._actor_loss(algorithm.replay_tensors(box_items()))
         # Actions 0.8, 0, 0.8: Q = 0.2, 2, 0.2
         assert loss.item() == pytest.approx(-0.8)
         [gradient] = torch.autograd.grad(loss, [algorithm.actor[1][0].bias])
@@ -89,7 +74,7 @@ class TestUpdate:
         flats = algorithm.step.flats
         for _ in range(2):
             before = {module: flat.clone() for module, flat in flats.items()}
-            algorithm.update(CannedReplay(items()))
+            algorithm.update(CannedReplay(box_items()))
             for target, source in (
                 (algorithm.target_actor, algorithm.actor),
                 (algorithm.target_critic, algorithm.critic),

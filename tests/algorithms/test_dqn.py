@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -10,6 +9,21 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from families import (
+    ACTIONS,
+    MASKED_STATES,
+    OPTIONS,
+    QUICK,
+    SMALL,
+    STATES,
+    WITHOUT_EFFECT,
+    ContractOfEveryOption,
+    Learning,
+    check_target_follows,
+    check_target_is_copied,
+    four_steps,
+    mask_next,
+)
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
@@ -22,19 +36,10 @@ from assay.networks.noisy import NoisyLinear
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
-    Case,
     Rig,
     make_algorithm,
-    make_batch,
 )
-from assay.testing.envs import Corridor, Identity
-
-STATES, ACTIONS = spaces.Discrete(2), spaces.Discrete(2)
-SMALL = {
-    "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2,
-    "target_every": 2, "hidden": (16,),
-}  # fmt: skip
-OPTIONS = {"double": True, "dueling": True, "noisy": True, "n_step": 3, "prioritized": True}
+from assay.testing.envs import Corridor
 
 
 class TestContract(AlgorithmContract):
@@ -44,14 +49,9 @@ class TestContract(AlgorithmContract):
     compiled_settings = OPTIONS
 
 
-class TestContractWithEveryOption(AlgorithmContract):
+class TestContractWithEveryOption(ContractOfEveryOption):
     algorithm = "dqn"
     settings = SMALL | OPTIONS
-    test_compiled_step_does_what_the_eager_one_does = None  # done above, and it takes its time
-
-    def cases(self) -> Iterator[Case]:
-        yield Case("discrete", spaces.Discrete(4))
-        yield Case("sees_dict_masked", spaces.Discrete(4), "dict", masked=True)
 
 
 def table(**settings: Any) -> DQN:
@@ -71,17 +71,7 @@ def fill(network: Any, values: list[list[float]]) -> None:
 
 # Online Q: 1, 2 in state 0 and 3, 0 in state 1. Target Q: 4, 1 in state 0 and 2, 6 in state 1.
 def items(**more: Any) -> Batch:
-    """Return a plain step, a terminated one, a truncated one, and one of a longer return."""
-    columns = {
-        "obs": [0, 0, 1, 1],
-        "action": [0, 1, 0, 1],
-        "reward": [1.0, 1.5, 0.0, -1.0],
-        "next_obs": [1, 1, 0, 0],
-        "terminated": [0, 1, 0, 0],
-        "truncated": [0, 0, 1, 0],
-        "discount": [0.5, 0.5, 0.5, 0.25],
-    }
-    return make_batch(**(columns | more))
+    return four_steps(**({"reward": [1.0, 1.5, 0.0, -1.0]} | more))
 
 
 class TestLoss:
@@ -122,20 +112,17 @@ class TestLoss:
         assert metrics["priority"].tolist() == pytest.approx([-3.0, 0.5, 1.0, 0.0])
 
     def test_masked_actions_are_not_bootstrapped_from(self) -> None:
-        space = spaces.Dict({"obs": STATES, "action_mask": spaces.MultiBinary(2)})
         masks = [[1, 0], [1, 1], [0, 1], [1, 1]]
         # Target values 2 and 1 of the actions that are left: y = 1 + 2/2 = 2, 1.5, 1/2, 0
         expected = {False: (0.5 + 0.125 + 2.0 + 0.0) / 4}
         # The online network's choice is the same where one action is left; last, y = -1 + 1/4
         expected[True] = (0.5 + 0.125 + 2.0 + 0.28125) / 4
         for double, loss in expected.items():
-            algorithm = make_algorithm("dqn", space, ACTIONS, hidden=(), double=double)
+            algorithm = make_algorithm("dqn", MASKED_STATES, ACTIONS, hidden=(), double=double)
             fill(algorithm.q, [[1.0, 3.0], [2.0, 0.0]])
             fill(algorithm.target, [[4.0, 2.0], [1.0, 6.0]])
-            plain = items()
-            plain.obs = {"obs": plain.obs, "action_mask": torch.ones(4, 2)}
-            plain.next_obs = {"obs": plain.next_obs, "action_mask": torch.tensor(masks)}
-            found, _ = algorithm._loss(algorithm.replay_tensors(plain))
+            batch = algorithm.replay_tensors(mask_next(items(), masks))
+            found, _ = algorithm._loss(batch)
             assert found.item() == pytest.approx(loss)
 
     def test_dueling_by_hand(self) -> None:
@@ -166,22 +153,11 @@ class TestUpdate:
 
     def test_target_is_copied_when_due(self) -> None:
         algorithm = table(target_every=3, batch_size=4, lr=0.1)
-        before = algorithm.step.flats[algorithm.target].clone()
-        for update in range(1, 7):
-            algorithm.update(CannedReplay(items()))
-            online, target = (algorithm.step.flats[m] for m in (algorithm.q, algorithm.target))
-            if update % 3:
-                assert torch.equal(target, before) and not torch.equal(target, online)
-            else:
-                assert torch.equal(target, online)
-                before = target.clone()
+        check_target_is_copied(algorithm, items, every=3)
 
     def test_target_follows_slowly(self) -> None:
         algorithm = table(tau=0.25, batch_size=4, lr=0.1)
-        before = algorithm.step.flats[algorithm.target].clone()
-        algorithm.update(CannedReplay(items()))
-        online, target = (algorithm.step.flats[m] for m in (algorithm.q, algorithm.target))
-        torch.testing.assert_close(target, 0.75 * before + 0.25 * online)
+        check_target_follows(algorithm, items())
 
     def test_asks_for_what_it_was_told(self) -> None:
         needs = table(n_step=3, prioritized=True, priority_alpha=0.7, gamma=0.9, updates=5).needs
@@ -191,17 +167,11 @@ class TestUpdate:
 
 class TestSettings:
     @pytest.mark.parametrize(
-        ("settings", "name"),
-        [
-            ({"priority_alpha": 0.7}, "priority_alpha"),
-            ({"priority_beta": 0.5}, "priority_beta"),
-            ({"tau": 0.01, "target_every": 5}, "target_every"),
-            ({"noisy": True, "epsilon": 0.1}, "epsilon"),
-            ({"loss": "mse", "huber_delta": 2.0}, "huber_delta"),
-        ],
+        ("settings", "message"),
+        [*WITHOUT_EFFECT, ({"loss": "mse", "huber_delta": 2.0}, "huber_delta=.* has no effect")],
     )
-    def test_what_has_no_effect_is_refused(self, settings: dict[str, Any], name: str) -> None:
-        with pytest.raises(ConfigError, match=f"{name}=.* has no effect"):
+    def test_what_has_no_effect_is_refused(self, settings: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
             table(**settings)
 
     @pytest.mark.parametrize("name", ["epsilon", "priority_beta"])
@@ -256,29 +226,14 @@ class TestAct:
             assert not any(torch.equal(a, b.eps_out) for a, b in zip(before, layers, strict=True))
 
 
-QUICK = {
-    "num_envs": 2, "buffer_size": 2000, "learning_starts": 100, "train_every": 2, "lr": 0.005,
-    "target_every": 10, "hidden": (32,), "epsilon": "linear:1:0.05:0.5", "gamma": 0.9,
-}  # fmt: skip
-
-
-def quick(options: dict[str, Any]) -> dict[str, Any]:
-    """Return quick settings; noise takes the place of epsilon."""
-    settings = QUICK | options
-    return {k: v for k, v in settings.items() if k != "epsilon" or not options.get("noisy")}
-
-
-class TestLearns:
-    @pytest.mark.parametrize("masked", [False, True])
-    def test_the_right_answer(self, masked: bool) -> None:
-        env = partial(Identity, spaces.Discrete(4), masked=masked)
-        assert Rig("dqn", env, env_steps=1200, **QUICK).train().score() == 8.0
+class TestLearns(Learning):
+    algorithm = "dqn"
 
     @pytest.mark.parametrize(
         "options", [{}, *({k: v} for k, v in OPTIONS.items()), OPTIONS], ids=lambda o: "+".join(o)
     )
     def test_to_look_ahead(self, options: dict[str, Any]) -> None:
-        assert Rig("dqn", Corridor, env_steps=1600, **quick(options)).train().score() == 1.0
+        assert self.learns(Corridor, 1600, 1.0, None, QUICK | options)
 
 
 class Lottery(gym.Env):

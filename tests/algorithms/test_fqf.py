@@ -4,55 +4,52 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from families import (
+    ACTIONS,
+    MASKED_STATES,
+    OPTIONS,
+    QUICK,
+    SMALL,
+    STATES,
+    WITHOUT_EFFECT,
+    ContractOfEveryOption,
+    Learning,
+    check_target_is_copied,
+    mask_next,
+    two_steps,
+)
 from gymnasium import spaces
 
 from assay.algorithms.fqf import FQF
 from assay.core.errors import ConfigError
-from assay.core.types import Batch
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
-    Case,
     Rig,
     make_algorithm,
     make_batch,
 )
-from assay.testing.envs import Corridor, Identity
 
-STATES, ACTIONS = spaces.Discrete(2), spaces.Discrete(2)
-SMALL = {
-    "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2,
-    "target_every": 2, "hidden": (16,), "fractions": 4, "cosines": 8, "lr": 1e-3,
-    "fraction_lr": 1e-3,
-}  # fmt: skip
-OPTIONS = {
-    "double": True, "dueling": True, "noisy": True, "n_step": 3, "prioritized": True,
-    "head_hidden": (8,),
-}  # fmt: skip
+SETTINGS = SMALL | {"fractions": 4, "cosines": 8, "lr": 1e-3, "fraction_lr": 1e-3}
+EVERY_OPTION = OPTIONS | {"head_hidden": (8,)}
+QUICKLY = QUICK | {"fractions": 8, "fraction_lr": 1e-3}
 
 
 class TestContract(AlgorithmContract):
     algorithm = "fqf"
-    settings = SMALL
-    compiled_settings = OPTIONS
+    settings = SETTINGS
+    compiled_settings = EVERY_OPTION
 
 
-class TestContractWithEveryOption(AlgorithmContract):
+class TestContractWithEveryOption(ContractOfEveryOption):
     algorithm = "fqf"
-    settings = SMALL | OPTIONS
-    test_compiled_step_does_what_the_eager_one_does = None  # done above, and it takes its time
-
-    def cases(self) -> Iterator[Case]:
-        yield Case("discrete", spaces.Discrete(4))
-        yield Case("sees_dict_masked", spaces.Discrete(4), "dict", masked=True)
+    settings = SETTINGS | EVERY_OPTION
 
 
 def table(**settings: Any) -> FQF:
@@ -87,15 +84,6 @@ LOW, HIGH = 1 - math.sqrt(0.5), 1 + math.sqrt(0.5)
 NEXT_LOW, NEXT_HIGH = 1 - math.sqrt(0.75), 1.5
 
 
-def items(**more: Any) -> Batch:
-    """Return a step that goes on (truncated, so that it bootstraps) and a terminated one."""
-    columns = {
-        "obs": [0, 0], "action": [0, 1], "reward": [1.0, 1.5], "next_obs": [1, 1],
-        "terminated": [0, 1], "truncated": [1, 0], "discount": [0.5, 0.5],
-    }  # fmt: skip
-    return make_batch(**(columns | more))
-
-
 def huber(x: float) -> float:
     return x * x / 2 if abs(x) <= 1 else abs(x) - 0.5
 
@@ -117,7 +105,7 @@ ENDS = expected_loss([2 * LOW, 2 * HIGH], [1.5, 1.5], [1 / 3, 2 / 3])
 class TestQuantileLoss:
     def test_by_hand(self) -> None:
         algorithm = table()
-        batch = algorithm.replay_tensors(items())
+        batch = algorithm.replay_tensors(two_steps())
         loss, metrics = algorithm._quantile_loss(batch)
         # The target prefers action 1 (6 to 2): y = 1 + 6 phi / 2, of mass 1/3 and 2/3.
         assert loss.item() == pytest.approx((GOES_ON + ENDS) / 2)
@@ -135,7 +123,7 @@ class TestQuantileLoss:
         with torch.no_grad():
             algorithm.target.head[0].weight.copy_(torch.tensor([[0.0, 3.0], [0.0, 1.5]]))
             algorithm.target.head[0].bias.copy_(torch.tensor([-1.3, 0.0]))
-        loss, _ = algorithm._quantile_loss(algorithm.replay_tensors(items()))
+        loss, _ = algorithm._quantile_loss(algorithm.replay_tensors(two_steps()))
         y = [1 + (3 * phi - 1.3) / 2 for phi in (NEXT_LOW, NEXT_HIGH)]
         first = expected_loss([LOW, HIGH], y, [1 / 3, 2 / 3])
         assert loss.item() == pytest.approx((first + ENDS) / 2)
@@ -146,21 +134,18 @@ class TestQuantileLoss:
 
     def test_double_by_hand(self) -> None:
         algorithm = table(double=True)
-        loss, _ = algorithm._quantile_loss(algorithm.replay_tensors(items()))
+        loss, _ = algorithm._quantile_loss(algorithm.replay_tensors(two_steps()))
         # The online network prefers action 0 (3 to 0), of which the target thinks 2.
         y = [1 + NEXT_LOW, 1 + NEXT_HIGH]
         first = expected_loss([LOW, HIGH], y, [1 / 3, 2 / 3])
         assert loss.item() == pytest.approx((first + ENDS) / 2)
 
     def test_masked_actions_are_not_bootstrapped_from(self) -> None:
-        space = spaces.Dict({"obs": STATES, "action_mask": spaces.MultiBinary(2)})
         algorithm = make_algorithm(
-            "fqf", space, ACTIONS, hidden=(), cosines=2, batch_size=2, fractions=2
+            "fqf", MASKED_STATES, ACTIONS, hidden=(), cosines=2, batch_size=2, fractions=2
         )
         set_up(algorithm)
-        batch = items()
-        batch.obs = {"obs": batch.obs, "action_mask": torch.ones(2, 2)}
-        batch.next_obs = {"obs": batch.next_obs, "action_mask": torch.tensor([[1, 0], [1, 1]])}
+        batch = mask_next(two_steps(), [[1, 0], [1, 1]])
         loss, _ = algorithm._quantile_loss(algorithm.replay_tensors(batch))
         # Action 0 is left, as in the test of double
         first = expected_loss([LOW, HIGH], [1 + NEXT_LOW, 1 + NEXT_HIGH], [1 / 3, 2 / 3])
@@ -168,7 +153,7 @@ class TestQuantileLoss:
 
     def test_importance_weights_and_priorities(self) -> None:
         algorithm = table(prioritized=True)
-        batch = algorithm.replay_tensors(items()) | {"weight": torch.tensor([0.5, 1.0])}
+        batch = algorithm.replay_tensors(two_steps()) | {"weight": torch.tensor([0.5, 1.0])}
         loss, metrics = algorithm._quantile_loss(batch)
         assert loss.item() == pytest.approx((GOES_ON / 2 + ENDS) / 2)
         assert metrics["priority"].tolist() == pytest.approx([GOES_ON, ENDS])
@@ -188,7 +173,7 @@ class TestFractionLoss:
         # dW1/dtau_1 = 2 * 0 - 0 - sqrt(1/2) is negative: the border wants to the right.
         # tau_1 = softmax(b)_0, dtau_1/db = (1/4, -1/4); the mean over both items
         slope = -1.5 * math.sqrt(0.5)
-        batch = algorithm.replay_tensors(items())
+        batch = algorithm.replay_tensors(two_steps())
         assert self.gradient(algorithm, batch).tolist() == pytest.approx([slope / 4, -slope / 4])
         weighted = batch | {"weight": torch.tensor([1.0, 0.0])}
         slope = -0.5 * math.sqrt(0.5)
@@ -196,7 +181,7 @@ class TestFractionLoss:
 
     def test_entropy_draws_fractions_apart(self) -> None:
         algorithm = table(entropy=3.0)
-        batch = algorithm.replay_tensors(items(obs=[1, 1]))
+        batch = algorithm.replay_tensors(two_steps(obs=[1, 1]))
         algorithm._quantile_loss(batch)
         batch["at_fractions"], batch["at_midpoints"] = torch.zeros(2, 1), torch.zeros(2, 2)
         loss, metrics = algorithm._fraction_loss(batch)
@@ -215,7 +200,7 @@ class TestFractionLoss:
             flats = algorithm.step.flats
             modules = (algorithm.q, algorithm.proposal)
             before = [flats[m].clone() for m in modules]
-            algorithm.update(CannedReplay(items()))
+            algorithm.update(CannedReplay(two_steps()))
             one, two = (not torch.equal(flats[m], b) for m, b in zip(modules, before, strict=True))
             return one, two
 
@@ -243,7 +228,7 @@ class TestFractionLoss:
     def test_both_losses_see_the_weights_before_the_step(self) -> None:
         one, two = table(lr=0.0, fraction_lr=0.1), table(lr=0.5, fraction_lr=0.1)
         for algorithm in (one, two):
-            algorithm.update(CannedReplay(items()))
+            algorithm.update(CannedReplay(two_steps()))
         assert not torch.equal(one.step.flats[one.q], two.step.flats[two.q])
         assert torch.equal(one.step.flats[one.proposal], two.step.flats[two.proposal])
 
@@ -252,7 +237,7 @@ class TestUpdate:
     def test_priorities_are_written_after_the_loss(self) -> None:
         algorithm = table(prioritized=True, priority_beta="linear:0.4:1", lr=0.1)
         algorithm.clock.env_steps = 500  # of 1000
-        replay = CannedReplay(items(weight=[1.0, 1.0], index=[7, 3]))
+        replay = CannedReplay(two_steps(weight=[1.0, 1.0], index=[7, 3]))
         algorithm.update(replay)
         assert replay.calls == [(2, pytest.approx(0.7))]
         [(index, priority)] = replay.priorities
@@ -261,30 +246,15 @@ class TestUpdate:
 
     def test_target_is_copied_when_due_and_the_fractions_are_nobody_s(self) -> None:
         algorithm = table(target_every=3, lr=0.1)
-        before = algorithm.step.flats[algorithm.target].clone()
-        for update in range(1, 7):
-            algorithm.update(CannedReplay(items()))
-            online, target = (algorithm.step.flats[m] for m in (algorithm.q, algorithm.target))
-            if update % 3:
-                assert torch.equal(target, before) and not torch.equal(target, online)
-            else:
-                assert torch.equal(target, online)
-                before = target.clone()
+        check_target_is_copied(algorithm, two_steps, every=3)
 
     @pytest.mark.parametrize(
-        ("settings", "named"),
-        [
-            ({"priority_alpha": 0.5}, "priority_alpha.*prioritized=false"),
-            ({"priority_beta": 0.5}, "priority_beta.*prioritized=false"),
-            ({"noisy": True, "epsilon": 0.5}, "epsilon.*noisy=true"),
-            ({"tau": 0.5, "target_every": 7}, "target_every.*tau=0.5"),
-            ({"fractions": 1}, "fractions=1"),
-        ],
+        ("settings", "message"), [*WITHOUT_EFFECT, ({"fractions": 1}, "fractions=1")]
     )
     def test_settings_without_effect_are_refused(
-        self, settings: dict[str, Any], named: str
+        self, settings: dict[str, Any], message: str
     ) -> None:
-        with pytest.raises(ConfigError, match=named):
+        with pytest.raises(ConfigError, match=message):
             table(**settings)
 
 
@@ -307,26 +277,13 @@ class Jackpot(gym.Env[Any, Any]):
         return np.ones(1, np.float32), reward, True, False, {}
 
 
-QUICK = {
-    "num_envs": 2, "buffer_size": 2000, "learning_starts": 100, "train_every": 2, "lr": 0.005,
-    "target_every": 10, "hidden": (32,), "epsilon": "linear:1:0.05:0.5", "gamma": 0.9,
-    "fractions": 8, "fraction_lr": 1e-3,
-}  # fmt: skip
-CALM = {k: v for k, v in QUICK.items() if k != "epsilon"}  # noisy layers explore instead
-
-
-class TestLearns:
-    @pytest.mark.parametrize("masked", [False, True])
-    def test_the_right_answer(self, masked: bool) -> None:
-        env = partial(Identity, spaces.Discrete(4), masked=masked)
-        assert Rig("fqf", env, env_steps=1200, **QUICK).train().score() == 8.0
-
-    @pytest.mark.parametrize("settings", [QUICK, CALM | OPTIONS], ids=["plain", "every_option"])
-    def test_to_look_ahead(self, settings: dict[str, Any]) -> None:
-        assert Rig("fqf", Corridor, env_steps=1600, **settings).train().score() == 1.0
+class TestLearns(Learning):
+    algorithm = "fqf"
+    quick = QUICKLY
+    options = EVERY_OPTION
 
     def test_fractions_go_where_the_return_is_steep(self) -> None:
-        settings = QUICK | {
+        settings = QUICKLY | {
             "epsilon": 1.0, "lr": "linear:0.005:0.0005", "fraction_lr": "linear:0.01:0",
             "entropy": 0.01,
         }  # fmt: skip

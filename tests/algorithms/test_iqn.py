@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from families import (
+    ACTIONS,
+    MASKED_STATES,
+    OPTIONS,
+    QUICK,
+    SMALL,
+    STATES,
+    WITHOUT_EFFECT,
+    ContractOfEveryOption,
+    Learning,
+    check_target_follows,
+    check_target_is_copied,
+    mask_next,
+    two_steps,
+)
 from gymnasium import spaces
 from torch import Tensor
 
@@ -20,39 +33,26 @@ from assay.policies.value_layers import LevelsForward
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
-    Case,
     Rig,
     make_algorithm,
-    make_batch,
 )
-from assay.testing.envs import Corridor, Identity
 
-STATES, ACTIONS = spaces.Discrete(2), spaces.Discrete(2)
-SMALL = {
-    "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2,
-    "target_every": 2, "hidden": (16,), "quantiles": 4, "target_quantiles": 3,
-    "acting_quantiles": 5, "cosines": 8, "lr": 1e-3,
+SETTINGS = SMALL | {
+    "quantiles": 4, "target_quantiles": 3, "acting_quantiles": 5, "cosines": 8, "lr": 1e-3,
 }  # fmt: skip
-OPTIONS = {
-    "double": True, "dueling": True, "noisy": True, "n_step": 3, "prioritized": True,
-    "head_hidden": (8,),
-}  # fmt: skip
+EVERY_OPTION = OPTIONS | {"head_hidden": (8,)}
+QUICKLY = QUICK | {"quantiles": 8, "target_quantiles": 8, "acting_quantiles": 8}
 
 
 class TestContract(AlgorithmContract):
     algorithm = "iqn"
-    settings = SMALL
-    compiled_settings = OPTIONS
+    settings = SETTINGS
+    compiled_settings = EVERY_OPTION
 
 
-class TestContractWithEveryOption(AlgorithmContract):
+class TestContractWithEveryOption(ContractOfEveryOption):
     algorithm = "iqn"
-    settings = SMALL | OPTIONS
-    test_compiled_step_does_what_the_eager_one_does = None  # done above, and it takes its time
-
-    def cases(self) -> Iterator[Case]:
-        yield Case("discrete", spaces.Discrete(4))
-        yield Case("sees_dict_masked", spaces.Discrete(4), "dict", masked=True)
+    settings = SETTINGS | EVERY_OPTION
 
 
 TINY = {
@@ -78,15 +78,6 @@ def fill(network: Any, values: list[list[float]]) -> None:
 
 
 # phi is 2 at tau = 0, 1.5 at 1/3, 1 at 1/2, 0.5 at 2/3.
-def items(**more: Any) -> Batch:
-    """Return a step that goes on (truncated, so that it bootstraps) and a terminated one."""
-    columns = {
-        "obs": [0, 0], "action": [0, 1], "reward": [1.0, 1.5], "next_obs": [1, 1],
-        "terminated": [0, 1], "truncated": [1, 0], "discount": [0.5, 0.5],
-    }  # fmt: skip
-    return make_batch(**(columns | more))
-
-
 def inputs(algorithm: IQN, batch: Batch | None = None) -> dict[str, Tensor]:
     """Return the batch of a loss with known levels."""
     levels = {
@@ -94,7 +85,7 @@ def inputs(algorithm: IQN, batch: Batch | None = None) -> dict[str, Tensor]:
         "next_tau": torch.tensor([[0.0, 1 / 2]] * 2),
         "choice_tau": torch.tensor([[2 / 3]] * 2),
     }
-    return algorithm.replay_tensors(items() if batch is None else batch) | levels
+    return algorithm.replay_tensors(two_steps() if batch is None else batch) | levels
 
 
 class TestLoss:
@@ -146,13 +137,10 @@ class TestLoss:
         assert metrics["priority"].tolist() == pytest.approx([first, second])
 
     def test_masked_actions_are_not_bootstrapped_from(self) -> None:
-        space = spaces.Dict({"obs": STATES, "action_mask": spaces.MultiBinary(2)})
-        algorithm = make_algorithm("iqn", space, ACTIONS, **TINY)
+        algorithm = make_algorithm("iqn", MASKED_STATES, ACTIONS, **TINY)
         fill(algorithm.q, [[1.0, 3.0], [2.0, 0.0]])
         fill(algorithm.target, [[4.0, 2.0], [1.0, 6.0]])
-        batch = items()
-        batch.obs = {"obs": batch.obs, "action_mask": torch.ones(2, 2)}
-        batch.next_obs = {"obs": batch.next_obs, "action_mask": torch.tensor([[1, 0], [1, 1]])}
+        batch = mask_next(two_steps(), [[1, 0], [1, 1]])
         loss, _ = algorithm._loss(inputs(algorithm, batch))
         # Action 0 is left, as in the test of double
         assert loss.item() == pytest.approx((3 / 16 + 1 / 2 + 2 / 3 + 1 / 16) / 2)
@@ -178,7 +166,7 @@ class TestUpdate:
 
         monkeypatch.setattr(algorithm.step, "_eager", spy)
         for _ in range(200):
-            algorithm.update(CannedReplay(items()))
+            algorithm.update(CannedReplay(two_steps()))
         for name, width, high in (("tau", 3, 1.0), ("next_tau", 4, 1.0), ("choice_tau", 5, 0.25)):
             levels = torch.stack([batch[name] for batch in seen])
             assert levels.shape == (200, 2, width)
@@ -193,7 +181,7 @@ class TestUpdate:
         levels = iter([v for k, v in inputs(algorithm).items() if k.endswith("tau")])
         monkeypatch.setattr(algorithm, "_levels", lambda count: next(levels))
         algorithm.clock.env_steps = 500  # of 1000
-        replay = CannedReplay(items(weight=[1.0, 1.0], index=[7, 3]))
+        replay = CannedReplay(two_steps(weight=[1.0, 1.0], index=[7, 3]))
         algorithm.update(replay)
         assert replay.calls == [(2, pytest.approx(0.7))]
         [(index, priority)] = replay.priorities
@@ -202,36 +190,17 @@ class TestUpdate:
 
     def test_target_is_copied_when_due(self) -> None:
         algorithm = table(target_every=3, lr=0.1)
-        before = algorithm.step.flats[algorithm.target].clone()
-        for update in range(1, 7):
-            algorithm.update(CannedReplay(items()))
-            online, target = (algorithm.step.flats[m] for m in (algorithm.q, algorithm.target))
-            if update % 3:
-                assert torch.equal(target, before) and not torch.equal(target, online)
-            else:
-                assert torch.equal(target, online)
-                before = target.clone()
+        check_target_is_copied(algorithm, two_steps, every=3)
 
     def test_target_follows_slowly(self) -> None:
         algorithm = table(tau=0.25, lr=0.1)
-        before = algorithm.step.flats[algorithm.target].clone()
-        algorithm.update(CannedReplay(items()))
-        online, target = (algorithm.step.flats[m] for m in (algorithm.q, algorithm.target))
-        torch.testing.assert_close(target, 0.75 * before + 0.25 * online)
+        check_target_follows(algorithm, two_steps())
 
-    @pytest.mark.parametrize(
-        ("settings", "named"),
-        [
-            ({"priority_alpha": 0.5}, "priority_alpha.*prioritized=false"),
-            ({"priority_beta": 0.5}, "priority_beta.*prioritized=false"),
-            ({"noisy": True, "epsilon": 0.5}, "epsilon.*noisy=true"),
-            ({"tau": 0.5, "target_every": 7}, "target_every.*tau=0.5"),
-        ],
-    )
+    @pytest.mark.parametrize(("settings", "message"), WITHOUT_EFFECT)
     def test_settings_without_effect_are_refused(
-        self, settings: dict[str, Any], named: str
+        self, settings: dict[str, Any], message: str
     ) -> None:
-        with pytest.raises(ConfigError, match=named):
+        with pytest.raises(ConfigError, match=message):
             table(**settings)
 
 
@@ -302,26 +271,13 @@ class Lottery(gym.Env[Any, Any]):
         return np.ones(1, np.float32), reward, True, False, {}
 
 
-QUICK = {
-    "num_envs": 2, "buffer_size": 2000, "learning_starts": 100, "train_every": 2, "lr": 0.005,
-    "target_every": 10, "hidden": (32,), "epsilon": "linear:1:0.05:0.5", "gamma": 0.9,
-    "quantiles": 8, "target_quantiles": 8, "acting_quantiles": 8,
-}  # fmt: skip
-CALM = {k: v for k, v in QUICK.items() if k != "epsilon"}  # noisy layers explore instead
-
-
-class TestLearns:
-    @pytest.mark.parametrize("masked", [False, True])
-    def test_the_right_answer(self, masked: bool) -> None:
-        env = partial(Identity, spaces.Discrete(4), masked=masked)
-        assert Rig("iqn", env, env_steps=1200, **QUICK).train().score() == 8.0
-
-    @pytest.mark.parametrize("settings", [QUICK, CALM | OPTIONS], ids=["plain", "every_option"])
-    def test_to_look_ahead(self, settings: dict[str, Any]) -> None:
-        assert Rig("iqn", Corridor, env_steps=1600, **settings).train().score() == 1.0
+class TestLearns(Learning):
+    algorithm = "iqn"
+    quick = QUICKLY
+    options = EVERY_OPTION
 
     def test_the_distribution_of_a_lottery(self) -> None:
-        settings = QUICK | {"lr": "linear:0.005:0.0005", "epsilon": 1.0, "quantiles": 16}
+        settings = QUICKLY | {"lr": "linear:0.005:0.0005", "epsilon": 1.0, "quantiles": 16}
         algorithm = Rig("iqn", Lottery, env_steps=3000, **settings).train().algorithm
         assert isinstance(algorithm, IQN)
         tau = torch.tensor([[0.1, 0.25, 0.4, 0.6, 0.75, 0.9]])

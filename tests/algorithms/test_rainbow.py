@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from families import (
+    ACTIONS,
+    QUICK,
+    SMALL,
+    STATES,
+    Learning,
+    four_steps,
+)
 from gymnasium import spaces
 
 from assay.algorithms.rainbow import Rainbow
@@ -20,22 +27,16 @@ from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
     Case,
-    Rig,
     make_algorithm,
-    make_batch,
 )
-from assay.testing.envs import Corridor, Identity
+from assay.testing.envs import Corridor
 
-STATES, ACTIONS = spaces.Discrete(2), spaces.Discrete(2)
-SMALL = {
-    "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2,
-    "target_every": 2, "hidden": (16,), "streams": (16,), "atoms": 11,
-}  # fmt: skip
+SETTINGS = SMALL | {"streams": (16,), "atoms": 11}
 
 
 class TestContract(AlgorithmContract):
     algorithm = "rainbow"
-    settings = SMALL
+    settings = SETTINGS
 
     def cases(self) -> Iterator[Case]:
         yield Case("discrete", spaces.Discrete(4))
@@ -89,18 +90,7 @@ def table(sigma: float = 0.0, **settings: Any) -> Rainbow:
 
 
 def items() -> Batch:
-    """Return a plain step, a terminated one, a truncated one, and one of a longer return."""
-    return make_batch(
-        obs=[0, 0, 1, 1],
-        action=[0, 1, 0, 1],
-        reward=[0.5, 1.5, 0.0, 1.0],
-        next_obs=[1, 1, 0, 0],
-        terminated=[0, 1, 0, 0],
-        truncated=[0, 0, 1, 0],
-        discount=[0.5, 0.5, 0.5, 0.25],
-        weight=[1.0, 0.5, 0.25, 0.0],
-        index=[7, 8, 9, 3],
-    )
+    return four_steps([0.5, 1.5, 0.0, 1.0], weight=[1.0, 0.5, 0.25, 0.0], index=[7, 8, 9, 3])
 
 
 def noisy_layers(algorithm: Rainbow) -> list[NoisyLinear]:
@@ -187,18 +177,11 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
         table(**settings)
 
 
-QUICK = {
-    "num_envs": 2, "buffer_size": 2000, "learning_starts": 100, "train_every": 2, "lr": 0.005,
-    "target_every": 10, "hidden": (32,), "streams": (), "gamma": 0.9, "atoms": 21, "v_min": 0.0,
-}  # fmt: skip
+class TestLearns(Learning):
+    algorithm = "rainbow"
+    quick = QUICK | {"streams": (), "atoms": 21, "v_min": 0.0}
+    del quick["epsilon"]  # noise explores
+    highest_returns = (8.0, None)
 
-
-class TestLearns:
-    @pytest.mark.parametrize("masked", [False, True])
-    def test_the_right_answer(self, masked: bool) -> None:
-        env = partial(Identity, spaces.Discrete(4), masked=masked)
-        assert Rig("rainbow", env, env_steps=1200, v_max=8.0, **QUICK).train().score() == 8.0
-
-    def test_to_look_ahead(self) -> None:
-        rig = Rig("rainbow", Corridor, env_steps=1600, v_max=2.0, **QUICK)
-        assert rig.train().score() == 1.0
+    def test_to_look_ahead(self) -> None:  # it has no options
+        assert self.learns(Corridor, 1600, 1.0, 2.0, self.quick)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import BOX, STATES, put
 from gymnasium import spaces
 
 from assay.algorithms.rebrac import ReBRAC
@@ -17,18 +18,12 @@ from assay.testing.algorithms import CannedReplay, make_algorithm, make_batch
 from assay.testing.envs import Reach
 from assay.testing.offline import OfflineContract, OfflineRig, record, torn
 
-STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
 SMALL = {"hidden": (16,), "batch_size": 8}
 
 
 class TestContract(OfflineContract):
     algorithm = "rebrac"
     settings = SMALL
-
-
-def put(parameter: torch.Tensor, values: Any) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(values).reshape(parameter.shape))
 
 
 def table(**settings: Any) -> ReBRAC:

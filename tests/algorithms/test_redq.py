@@ -8,24 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from families import BOX, STATES, box_items, log_pi, put
 
 from assay.algorithms.redq import REDQ
 from assay.core.errors import ConfigError
-from assay.core.types import Batch
 from assay.optim.update import Step
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
     Rig,
     make_algorithm,
-    make_batch,
 )
 from assay.testing.envs import Reach
-
-STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
-HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-
 
 SMALL = {
     "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2, "updates": 2,
@@ -36,11 +30,6 @@ SMALL = {
 class TestContract(AlgorithmContract):
     algorithm = "redq"
     settings = SMALL
-
-
-def put(parameter: torch.Tensor, values: Any) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(values).reshape(parameter.shape))
 
 
 def by_hand(**settings: Any) -> REDQ:
@@ -64,19 +53,6 @@ def by_hand(**settings: Any) -> REDQ:
     return algorithm
 
 
-def items() -> Batch:
-    """Return a plain step, a truncated one and a terminated one; unit actions 1/2, 0, -1."""
-    return make_batch(
-        obs=[0, 1, 0], action=[[3.0], [2.0], [0.0]], reward=[1.0, 0.0, -1.0], next_obs=[0, 1, 1],
-        terminated=[0, 0, 1], truncated=[0, 1, 0], discount=[0.5, 0.5, 0.5],
-    )  # fmt: skip
-
-
-def log_pi(noise: float, u: float) -> float:
-    """Return log N(noise) - log(1 - tanh(u)^2): a standard deviation of 1, squashed."""
-    return -0.5 * noise**2 - HALF_LOG_2PI - math.log(1 - math.tanh(u) ** 2)
-
-
 class TestLoss:
     @pytest.mark.parametrize(
         ("members", "values"),
@@ -88,7 +64,7 @@ class TestLoss:
     )
     def test_critic_by_hand(self, members: list[int], values: tuple[float, float]) -> None:
         algorithm = by_hand()
-        batch = algorithm.replay_tensors(items()) | {"next_noise": torch.zeros(3, 1)}
+        batch = algorithm.replay_tensors(box_items()) | {"next_noise": torch.zeros(3, 1)}
         loss, metrics = algorithm._critic_loss(batch | {"members": torch.tensor(members)})
         # A truncation bootstraps, a termination does not.
         y = [
@@ -104,7 +80,7 @@ class TestLoss:
 
     def test_actor_by_hand(self) -> None:
         algorithm = by_hand()
-        batch = algorithm.replay_tensors(items())
+        batch = algorithm.replay_tensors(box_items())
         batch["noise"] = torch.tensor([[0.5], [-0.5], [0.0]])
         loss, metrics = algorithm._actor_loss(batch)
         # u = 1/2, 0, 0 (states 0, 1, 0); the mean of all critics is 5/3 in both states.
@@ -122,7 +98,7 @@ class TestUpdate:
         critic = algorithm.full_step.flats[algorithm.critic]
         for count in range(1, 7):
             before, last, alpha = actor.clone(), target.clone(), algorithm.temperature().item()
-            algorithm.update(CannedReplay(items()))
+            algorithm.update(CannedReplay(box_items()))
             assert torch.equal(before, actor) == (count % every != 0)
             assert (alpha == algorithm.temperature().item()) == (count % every != 0)
             # The targets do not wait.
@@ -141,7 +117,7 @@ class TestUpdate:
 
         monkeypatch.setattr(Step, "__call__", watch)
         for _ in range(60):
-            algorithm.update(CannedReplay(items()))
+            algorithm.update(CannedReplay(box_items()))
         assert all(len(set(pair)) == 2 for pair in drawn)
         counts = [sum(i in pair for pair in drawn) for i in range(3)]
         assert sum(counts) == 120 and min(counts) >= 25  # 40 each, give or take four errors

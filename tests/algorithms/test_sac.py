@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import BOX, STATES, box_items, log_pi, put
 from gymnasium import spaces
 
 from assay.algorithms.sac import SAC
@@ -23,8 +24,7 @@ from assay.testing.algorithms import (
 )
 from assay.testing.envs import Corridor, Identity, Reach
 
-STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
-LOG_2, LOG_3, HALF_LOG_2PI = math.log(2), math.log(3), 0.5 * math.log(2 * math.pi)
+LOG_2, LOG_3 = math.log(2), math.log(3)
 SMALL = {
     "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2, "hidden": (16,),
 }  # fmt: skip
@@ -34,11 +34,6 @@ class TestContract(AlgorithmContract):
     algorithm = "sac"
     lowered = True
     settings = SMALL
-
-
-def put(parameter: torch.Tensor, values: Any) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(values).reshape(parameter.shape))
 
 
 def box(**settings: Any) -> SAC:
@@ -59,19 +54,6 @@ def box(**settings: Any) -> SAC:
         put(critic.ensemble.weights[0], values)  # [member, (state 0, state 1, action)]
         put(critic.ensemble.biases[0], [0.0, 0.0])
     return algorithm
-
-
-def box_items() -> Batch:
-    """Return a plain step, a truncated one and a terminated one; unit actions 1/2, 0, -1."""
-    return make_batch(
-        obs=[0, 1, 0], action=[[3.0], [2.0], [0.0]], reward=[1.0, 0.0, -1.0], next_obs=[0, 1, 1],
-        terminated=[0, 0, 1], truncated=[0, 1, 0], discount=[0.5, 0.5, 0.5],
-    )  # fmt: skip
-
-
-def log_pi(noise: float, u: float) -> float:
-    """Return log N(noise) - log(1 - tanh(u)^2): a standard deviation of 1, squashed."""
-    return -0.5 * noise**2 - HALF_LOG_2PI - math.log(1 - math.tanh(u) ** 2)
 
 
 class TestBoxLoss:

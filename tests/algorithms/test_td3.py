@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import BOX, STATES, put
 from gymnasium import spaces
 
 from assay.algorithms.td3 import TD3
@@ -23,7 +24,6 @@ from assay.testing.algorithms import (
 )
 from assay.testing.envs import Identity, Reach
 
-STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
 SMALL = {
     "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2, "hidden": (16,),
 }  # fmt: skip
@@ -32,11 +32,6 @@ SMALL = {
 class TestContract(AlgorithmContract):
     algorithm = "td3"
     settings = SMALL
-
-
-def put(parameter: torch.Tensor, values: Any) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(values).reshape(parameter.shape))
 
 
 def table(**settings: Any) -> TD3:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from families import BOX, STATES, put
 
 from assay.algorithms.td3_bc import TD3BC
 from assay.core.types import Batch
@@ -16,18 +16,12 @@ from assay.testing.algorithms import CannedReplay, make_algorithm, make_batch
 from assay.testing.envs import Reach
 from assay.testing.offline import OfflineContract, OfflineRig, record, torn
 
-STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
 SMALL = {"hidden": (16,), "batch_size": 8}
 
 
 class TestContract(OfflineContract):
     algorithm = "td3_bc"
     settings = SMALL
-
-
-def put(parameter: torch.Tensor, values: Any) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(values).reshape(parameter.shape))
 
 
 def table(lift: float = 0.0, **settings: Any) -> TD3BC:

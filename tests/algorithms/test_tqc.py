@@ -5,27 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from families import BOX, STATES, box_items, log_pi, put
 from gymnasium import spaces
 
 from assay.algorithms.tqc import TQC, sorted_quantile_huber
 from assay.core.errors import ConfigError
-from assay.core.types import Batch
 from assay.functional.losses import quantile_huber
 from assay.testing.algorithms import (
     AlgorithmContract,
     CannedReplay,
     Rig,
     make_algorithm,
-    make_batch,
 )
 from assay.testing.envs import Reach
-
-STATES, BOX = spaces.Discrete(2), spaces.Box(0.0, 4.0, (1,), np.float32)
-HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-
 
 SMALL = {
     "buffer_size": 150, "learning_starts": 12, "batch_size": 8, "train_every": 2,
@@ -36,11 +30,6 @@ SMALL = {
 class TestContract(AlgorithmContract):
     algorithm = "tqc"
     settings = SMALL
-
-
-def put(parameter: torch.Tensor, values: Any) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.tensor(values).reshape(parameter.shape))
 
 
 def by_hand(**settings: Any) -> TQC:
@@ -67,19 +56,6 @@ def by_hand(**settings: Any) -> TQC:
     return algorithm
 
 
-def items() -> Batch:
-    """Return a plain step, a truncated one and a terminated one; unit actions 1/2, 0, -1."""
-    return make_batch(
-        obs=[0, 1, 0], action=[[3.0], [2.0], [0.0]], reward=[1.0, 0.0, -1.0], next_obs=[0, 1, 1],
-        terminated=[0, 0, 1], truncated=[0, 1, 0], discount=[0.5, 0.5, 0.5],
-    )  # fmt: skip
-
-
-def log_pi(noise: float, u: float) -> float:
-    """Return log N(noise) - log(1 - tanh(u)^2): a standard deviation of 1, squashed."""
-    return -0.5 * noise**2 - HALF_LOG_2PI - math.log(1 - math.tanh(u) ** 2)
-
-
 def pinball(z: float, y: float, tau: float) -> float:
     """Return |tau - 1{y < z}| huber(y - z)."""
     size = abs(y - z)
@@ -89,7 +65,7 @@ def pinball(z: float, y: float, tau: float) -> float:
 class TestLoss:
     def test_critic_by_hand(self) -> None:
         algorithm = by_hand()
-        batch = algorithm.replay_tensors(items()) | {"next_noise": torch.zeros(3, 1)}
+        batch = algorithm.replay_tensors(box_items()) | {"next_noise": torch.zeros(3, 1)}
         loss, metrics = algorithm._critic_loss(batch)
         # Of the pool 1, 2, 5, 7 the two largest go; one of each critic would leave 1 and 5.
         bonus0 = -0.5 * log_pi(0, 0)
@@ -116,7 +92,7 @@ class TestLoss:
 
     def test_dropping_none_keeps_all(self) -> None:
         algorithm = by_hand(top_quantiles_to_drop_per_net=0, alpha=1e-8)
-        batch = algorithm.replay_tensors(items()) | {"next_noise": torch.zeros(3, 1)}
+        batch = algorithm.replay_tensors(box_items()) | {"next_noise": torch.zeros(3, 1)}
         loss, _ = algorithm._critic_loss({k: v[:1] for k, v in batch.items()})
         y = [1.5, 2.0, 3.5, 4.5]
         first = [pinball(z, t, tau) for z, tau in ((0.5, 0.25), (1.0, 0.75)) for t in y]
@@ -125,7 +101,7 @@ class TestLoss:
 
     def test_actor_by_hand(self) -> None:
         algorithm = by_hand()
-        batch = algorithm.replay_tensors(items())
+        batch = algorithm.replay_tensors(box_items())
         batch["noise"] = torch.tensor([[0.5], [-0.5], [0.0]])
         loss, metrics = algorithm._actor_loss(batch)
         # u = 1/2, 0, 0 (states 0, 1, 0). All quantiles count: (7 + a - a) / 4 and (5 + a - a) / 4
@@ -136,7 +112,7 @@ class TestLoss:
     def test_temperature_follows_the_entropy_and_nothing_else(self) -> None:
         learned, fixed = (by_hand(alpha=a, batch_size=3, lr=0.1) for a in ("auto", 1.0))
         for algorithm in (learned, fixed):
-            algorithm.update(CannedReplay(items()))
+            algorithm.update(CannedReplay(box_items()))
         # Far above the target entropy of -1: alpha falls by the learning rate, Adam's first step.
         assert learned.temperature().item() == pytest.approx(math.exp(-0.1), rel=1e-4)
         assert fixed.temperature().item() == 1.0
@@ -145,7 +121,7 @@ class TestLoss:
     def test_targets_follow_after_every_update(self) -> None:
         algorithm = by_hand(batch_size=3, lr=0.1, tau=0.25)
         before = algorithm.step.flats[algorithm.target].clone()
-        algorithm.update(CannedReplay(items()))
+        algorithm.update(CannedReplay(box_items()))
         critic, target = (algorithm.step.flats[m] for m in (algorithm.critic, algorithm.target))
         torch.testing.assert_close(target, 0.75 * before + 0.25 * critic)
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command_line import Cli
 
 from assay.envs.games.registry import make_tree
-from assay.envs.games.strategies import strategy_to_dict
 
 
 @pytest.fixture
@@ -27,9 +25,8 @@ def test_uniform_play_is_the_default(cli: Cli) -> None:
 
 
 def test_policies_of_every_kind_and_a_report(cli: Cli, solved: Path, tmp_path: Path) -> None:
-    tree = make_tree("kuhn_poker")
-    always = np.tile([0.0, 1.0], (tree.num_infosets, 1))
-    (tmp_path / "bets.json").write_text(json.dumps(strategy_to_dict(tree, always)))
+    always = {name: [0, 1] for name in make_tree("kuhn_poker").infoset_names}
+    (tmp_path / "bets.json").write_text(json.dumps({"game": "kuhn_poker", "strategy": always}))
     words = ("evaluate", "equilibria", "kuhn_poker", "uniform", "solved", "bets.json")
     done = cli(*words, "--out", tmp_path / "report", "--json")
     assert done.exit_code == 0, done.output
@@ -63,7 +60,7 @@ def test_a_run_of_cfr_is_evaluated_exactly(cli: Cli, solved: Path) -> None:
         (("leduc_poker", "solved"), "learned 'kuhn_poker', and the game is 'leduc_poker'"),
         (("kuhn_poker", "half.json"), "lacks the information set 'J' and 11 more"),
         (("table.csv",), "must be square"),
-        (("table.csv", "uniform"), "its strategies are its own"),
+        (("table.csv", "uniform"), "has its strategies"),
         (("kuhn_poker", "--alpha", "-1", "uniform", "solved"), "expected a positive alpha"),
     ],
 )

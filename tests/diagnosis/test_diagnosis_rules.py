@@ -314,7 +314,7 @@ class TestSeeds:
             healthy(eval__return_mean=np.linspace(20.0, end, POINTS), threshold=None)
             for end in ends
         ]
-        return _across_seeds(Path("runs/g"), cases)
+        return _across_seeds(cases)
 
     def test_seeds_that_fail_are_found(self) -> None:
         (one,) = self.seeds(480.0, 470.0, 25.0)

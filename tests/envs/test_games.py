@@ -19,11 +19,11 @@ from assay.envs.games.leduc import LeducPoker
 from assay.envs.games.matrix import MATRIX_GAMES, MatrixGame
 from assay.envs.games.registry import OWN, make_game, make_tree
 from assay.envs.games.seat import Seat, tabular
-from assay.envs.games.strategies import read_strategy, strategy_from_dict, strategy_to_dict
+from assay.envs.games.strategies import read_strategy, strategy_from_dict
 from assay.envs.make import make_vector
 from assay.functional.games.best_response import exploitation
 from assay.functional.games.cfr import cfr_iteration
-from assay.functional.games.tree import CHANCE, TERMINAL, normalized
+from assay.functional.games.tree import CHANCE, TERMINAL, GameTree, normalized
 
 KUHN = make_tree("kuhn_poker")
 
@@ -151,12 +151,20 @@ class TestBadGames:
             compile_game(Blind("blind", np.zeros((2, 2, 2))))
 
 
+def _content(tree: GameTree, strategy: np.ndarray) -> dict[str, Any]:
+    """Return what stands in a strategy file: legal actions by their names."""
+    rows = zip(tree.infoset_names, strategy, tree.legal, strict=True)
+    names = np.array(tree.action_names)
+    table = {key: dict(zip(names[may], row[may], strict=True)) for key, row, may in rows}
+    return {"game": tree.name, "strategy": table}
+
+
 class TestStrategies:
     def test_a_file_is_read_as_it_was_written(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
         strategy = normalized(rng.random(KUHN.legal.shape), KUHN.legal)
         path = tmp_path / "mine.json"
-        path.write_text(json.dumps(strategy_to_dict(KUHN, strategy)))
+        path.write_text(json.dumps(_content(KUHN, strategy)))
         np.testing.assert_allclose(read_strategy(KUHN, path), strategy, atol=1e-15)
 
     @pytest.mark.parametrize(
@@ -172,14 +180,14 @@ class TestStrategies:
         ],
     )
     def test_bad_ones_are_explained(self, change: Any, message: str) -> None:
-        content = strategy_to_dict(KUHN, KUHN.uniform())
+        content = _content(KUHN, KUHN.uniform())
         change(content["strategy"])
         with pytest.raises(DataError, match=message):
             strategy_from_dict(KUHN, content)
 
     def test_other_bad_files(self, tmp_path: Path) -> None:
         leduc = make_tree("leduc_poker")
-        content = strategy_to_dict(leduc, leduc.uniform())
+        content = _content(leduc, leduc.uniform())
         content["strategy"]["0:J1:"] = [1, 0, 0]
         with pytest.raises(DataError, match="'fold', which is not legal there"):
             strategy_from_dict(leduc, content)
@@ -223,7 +231,7 @@ class TestSeat:
     def test_a_strategy_file_is_an_opponent(self, tmp_path: Path) -> None:
         path = tmp_path / "bets.json"
         always = np.tile([0.0, 1.0], (KUHN.num_infosets, 1))
-        path.write_text(json.dumps(strategy_to_dict(KUHN, always)))
+        path.write_text(json.dumps(_content(KUHN, always)))
         settings = {"seat": 1, "opponent": str(path)}
         with make_vector("kuhn_poker", 4, env_kwargs=settings) as vector:
             assert (vector.reset(1)["information"][:, 6] == 1).all()

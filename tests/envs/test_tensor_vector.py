@@ -77,7 +77,7 @@ def test_where_the_last_observation_is_not_told_the_one_before_stands_in() -> No
         vector.reset(0)
         for _ in range(3):
             vector.step(np.array([0, 0, 0]))
-        with pytest.warns(UserWarning, match="does not tell the last observation"):
+        with pytest.warns(UserWarning, match="does not report the last observation"):
             *_, truncated, _, final = vector.step(np.array([0, 0, 0]))
         assert truncated.all() and np.ravel(final).tolist() == [-3, -3, -3]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import doctest
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ import pytest
 import assay.evaluation.ranks
 from assay.core.errors import ConfigError, RunError
 from assay.evaluation.ranks import average_ranks
-from assay.evaluation.score_plots import KINDS, _scaled, plot_scores, read_ranks, read_scores
+from assay.evaluation.score_plots import Kind, _scaled, plot_scores, read_ranks, read_scores
 
 METRIC = "eval/return_mean"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -104,7 +104,7 @@ class TestScores:
             read_scores(arms, "train/x")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", get_args(Kind))
 def test_they_become_files(arms: list[Path], tmp_path: Path, kind: Any) -> None:
     png = plot_scores(arms, kind, tmp_path / "new" / "x.png", metric=METRIC)
     assert png.read_bytes().startswith(PNG)

@@ -736,5 +736,5 @@ def test_an_agent_that_learned_with_masks_asks_for_them(tmp_path: Path) -> None:
 
 def test_an_agent_that_learned_without_masks_takes_none(tmp_path: Path) -> None:
     run = assay.train("ppo", "CartPole-v1", root=tmp_path, preset=False, env_steps=64, horizon=8)
-    with pytest.raises(AssayError, match="gave none beside observations"):
+    with pytest.raises(AssayError, match="was trained in has none"):
         run.agent().act(np.zeros(4), mask=[1, 1])

@@ -258,7 +258,7 @@ def test_a_run_with_two_budgets_does_not_go_on(place: Path) -> None:
     data = assay.data.save(record("CartPole-v1", episodes=3), place / "set.npz")
     made = assay.IQL("CartPole-v1", data=data, env_steps=4, hidden=(16,), **TINY).train(4)
     text = refused(ConfigError, lambda: made.train(4))
-    assert "one of updates and one of env_steps" in text
+    assert "two budgets, updates and env_steps" in text
 
 
 # Types

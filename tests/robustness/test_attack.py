@@ -129,7 +129,7 @@ def test_a_policy_without_gradients_is_refused_with_the_reason() -> None:
             return (obs > 0).float()
 
     policy = make_policy(Cut(), GreedyHead(THREE, None), THREE)
-    with pytest.raises(ConfigError, match="no gradients to attack it by: what it does is cut off"):
+    with pytest.raises(ConfigError, match="no gradients to attack it by: its actions are detached"):
         GradientPath(policy, room(), states())
     with pytest.raises(ConfigError, match="0 in all states"):
         GradientPath(linear_policy([[0.0] * 3] * 2), room(), states())

@@ -377,7 +377,7 @@ def test_a_token_opens_what_it_grants_and_no_more(tmp_path: Path) -> None:
         here.puppet().publish()
         here.puppet().publish()
 
-        assert "bears no token" in refused(here, "policies")
+        assert "has no token" in refused(here, "policies")
         assert [one["policy"] for one in parsed(here, "policies", *reader)] == ["queue"]
         assert parsed(here, "policy", "queue", *reader)["newest_version"] == 2
         assert "may not read" in refused(here, "policy", "other", *reader)

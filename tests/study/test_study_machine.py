@@ -123,7 +123,9 @@ class Commands:
         # What nobody approved, or was changed since it was frozen, must never have got here.
         assert approved
         frozen = study.history().registration(name).data["hash"]
-        assert protocol.frozen_hash(study, study.contract(), name) == frozen
+        agreed = study.contract()
+        measured = protocol.protocol_hash(study.root, agreed)
+        assert protocol.registration_hash(study.candidate(name), agreed, measured) == frozen
         return planned[0]
 
     def finish(self, outcome: str, gain: float) -> None:

@@ -60,7 +60,7 @@ class GAIL(Algorithm):
         """Settings of GAIL."""
 
         reward: RewardForm = Field(
-            "softplus", description="Of D: softplus is -log(1 - D), log_d log D, logit both."
+            "softplus", description="softplus: -log(1 - D); log_d: log D; logit: their sum."
         )
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:

@@ -86,7 +86,7 @@ class MADDPG(Algorithm):
         action_noise: float = Field(
             0.1, ge=0, description="Exploration noise, in units of the action scale (Box)."
         )
-        temperature: float = Field(1.0, gt=0, description="Of the Gumbel-softmax (Discrete).")
+        temperature: float = Field(1.0, gt=0, description="Gumbel-softmax temperature (Discrete).")
         logit_penalty: float = Field(
             1e-3, ge=0, description="Weight of the actors' squared outputs before any squashing."
         )

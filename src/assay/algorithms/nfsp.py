@@ -63,7 +63,7 @@ class NFSP(Algorithm):
         reservoir_size: int = Field(200_000, gt=0, description="Choices kept for the average.")
         average_lr: Schedule = Field(constant(1e-3), description="Learning rate of the average.")
         average_batch: int = Field(256, gt=0, description="Choices per step of the average.")
-        average_updates: int = Field(16, gt=0, description="Its steps after each rollout.")
+        average_updates: int = Field(16, gt=0, description="Average updates per rollout.")
 
     policy: TeamPolicy  # type: ignore[assignment]
 

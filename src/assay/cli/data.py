@@ -43,7 +43,8 @@ def record(
     out: Annotated[
         str | None,
         typer.Argument(
-            metavar="[OUT]", help="Where to, as of `convert`; data/RUN-QUALITY.npz by default."
+            metavar="[OUT]",
+            help="Where to write it (as `convert`); data/RUN-QUALITY.npz by default.",
         ),
     ] = None,
     episodes: Annotated[
@@ -83,7 +84,9 @@ def record(
 @app.command("build")
 def build(
     logs: Annotated[list[str], typer.Argument(metavar="LOG...", help=".csv, .jsonl, .parquet.")],
-    out: Annotated[str, typer.Option("--out", metavar="OUT", help="Where to, as of `convert`.")],
+    out: Annotated[
+        str, typer.Option("--out", metavar="OUT", help="Where to write it, as `convert`.")
+    ],
     columns: Annotated[
         list[str],
         typer.Option(
@@ -269,7 +272,9 @@ def convert(source: Set, out: Out, as_json: AsJson = False) -> None:
 @app.command("merge")
 def merge(
     sources: Annotated[list[str], typer.Argument(metavar="SET...", help="What to put together.")],
-    out: Annotated[str, typer.Option("--out", metavar="OUT", help="Where to, as of `convert`.")],
+    out: Annotated[
+        str, typer.Option("--out", metavar="OUT", help="Where to write it, as `convert`.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Write the episodes of several datasets into one."""

@@ -101,7 +101,7 @@ def _hook() -> list[Finding]:
 
     try:
         found = hook_of_codex(Path.cwd())
-    except (SkillsError, OSError):  # without a home there is no Codex to tell of
+    except (SkillsError, OSError):  # without a home there is no Codex to report
         return []
     return [Finding(found.name, found.state, found.detail)] if found else []
 

@@ -52,7 +52,7 @@ def equilibria(
     if Path(game).suffix.lower() in _TABLES:
         if policies:
             raise ConfigError(
-                f"'{policies[0]}' beside the pay-off table '{game}': its strategies are its own.",
+                f"'{policies[0]}' cannot be added: the pay-off table '{game}' has its strategies.",
                 "Leave policies out, or name a game.",
             )
         payoffs = read_payoffs(Path(game))

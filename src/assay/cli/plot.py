@@ -47,9 +47,9 @@ def plot(
         False, "--options", help="Draw which option of a run of option_critic acts where."
     ),
     episodes: int = typer.Option(
-        None, "--episodes", help="Of a video (1) or of the drawing of options (64)."
+        None, "--episodes", help="Of a video (default 1) or of the drawing of options (64)."
     ),
-    seed: int = typer.Option(None, "--seed", help="Of these episodes. [default: 0]"),
+    seed: int = typer.Option(None, "--seed", help="Seed of these episodes. [default: 0]"),
     root: RunsRoot = None,
 ) -> None:
     """Draw learning curves: the IQM over seeds, with its interval.

@@ -31,7 +31,7 @@ def predict(
     ),
     batch: int = typer.Option(1024, "--batch", min=1, help="Rows that are held at a time."),
     pipe: str = typer.Option(
-        None, "--format", help="Of - (stdin, stdout): jsonl or csv. [default: jsonl]"
+        None, "--format", help="Format of - (stdin, stdout): jsonl or csv. [default: jsonl]"
     ),
     checkpoint: str = typer.Option(
         None, "--checkpoint", help="A count such as 50000, or a path. [default: the last one]"
@@ -39,7 +39,7 @@ def predict(
     sample: bool = typer.Option(
         False, "--sample", help="Explore as in training instead of taking the best action."
     ),
-    seed: int = typer.Option(None, "--seed", min=0, help="With --sample: of it. [default: 0]"),
+    seed: int = typer.Option(None, "--seed", min=0, help="Seed of --sample. [default: 0]"),
     root: RunsRoot = None,
     as_json: AsJson = False,
 ) -> None:

@@ -39,7 +39,8 @@ Equal = Annotated[
 Oracle = Annotated[bool, typer.Option("--oracle", help="Answer by the environment's own rewards.")]
 Page = Annotated[bool, typer.Option("--page", help="Let a person answer, on a local page.")]
 Port = Annotated[
-    int | None, typer.Option("--port", min=0, max=65535, help="With --page: where. [default: free]")
+    int | None,
+    typer.Option("--port", min=0, max=65535, help="Port of --page. [default: a free one]"),
 ]
 AnnotatorName = Annotated[
     str | None, typer.Option("--annotator", help="Who answers. [default: oracle, or your login]")
@@ -60,7 +61,8 @@ def sample(
         Path, typer.Option("--out", metavar="SET", help="The directory; pairs are added to it.")
     ] = Path("preferences"),
     env: Annotated[
-        str | None, typer.Option("--env", metavar="ID", help="Also random actions in this one.")
+        str | None,
+        typer.Option("--env", metavar="ID", help="Also random actions in this environment."),
     ] = None,
     pairs: Annotated[int, typer.Option("--pairs", min=1, help="How many.")] = 100,
     length: Length = 25,
@@ -69,7 +71,7 @@ def sample(
         typer.Option("--by", help="How pairs are chosen."),
     ] = "chance",
     model: Annotated[
-        Path | None, typer.Option("--model", help="With --by disagreement: whose members.")
+        Path | None, typer.Option("--model", help="The model of --by disagreement.")
     ] = None,
     actor: Annotated[
         Literal["policy", "random", "replay"],

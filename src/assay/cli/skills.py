@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from assay.skills.places import Place
 
 app = typer.Typer(
-    help="Skills for Claude Code and Codex: install, check, take away.", no_args_is_help=True
+    help="Skills for Claude Code and Codex: install, check, remove.", no_args_is_help=True
 )
 _NAMES = {"add": "added", "update": "updated", "remove": "removed", "keep": "kept"}
 

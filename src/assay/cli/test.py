@@ -118,7 +118,7 @@ def attack(
         help="How far a number is moved, in standard deviations. [default: 0.1,0.3,1,2]",
     ),
     shares: str = typer.Option(
-        None, "--shares", help="Of moments (timed), actions and rewards. [default: 0.1,0.25,0.5]"
+        None, "--shares", help="Shares of moments, actions and rewards. [default: 0.1,0.25,0.5]"
     ),
     steps: int = typer.Option(10, "--steps", min=2, help="Steps of PGD."),
     adversary_steps: int = typer.Option(

@@ -48,7 +48,7 @@ def _print_on(server: AdminClient, look: Any, found: Any, seconds: float) -> Non
     while True:
         output.show(view(server.address, found))
         sys.stdout.flush()
-        found = _next(server, look, seconds) or found
+        found = _next(look, seconds) or found
 
 
 def _redraw(server: AdminClient, look: Any, found: Any, seconds: float) -> None:
@@ -61,12 +61,12 @@ def _redraw(server: AdminClient, look: Any, found: Any, seconds: float) -> None:
         while True:
             shown: RenderableType = view(server.address, found)
             live.update(Group(shown, Text(away, "bold red")) if away else shown, refresh=True)
-            new = _next(server, look, seconds)
+            new = _next(look, seconds)
             away = "" if new is not None else f"{server.address} does not answer"
             found = new if new is not None else found
 
 
-def _next(server: AdminClient, look: Any, seconds: float) -> list[dict[str, Any]] | None:
+def _next(look: Any, seconds: float) -> list[dict[str, Any]] | None:
     from assay.server.admin_client import ServerAwayError
 
     time.sleep(seconds)

@@ -61,6 +61,17 @@ class MissingExtraError(AssayError):
         )
 
 
+def require_counts(**counts: int | None) -> None:
+    """Refuse numbers below 1; None is not given.
+
+    Raises:
+        ConfigError: One is.
+    """
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ConfigError(f"{name}={count}: expected at least 1.")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint such as `Did you mean 'ppo'?`, or the list of known names.
 

@@ -6,13 +6,13 @@ import fnmatch
 import importlib.resources
 from typing import Any
 
-import yaml
+from assay.core import fast_yaml
 
 
 def presets(algorithm: str) -> dict[str, dict[str, Any]]:
     """Return all settings that are shipped for an algorithm, by environment or pattern."""
     source = importlib.resources.files("assay.presets").joinpath(f"{algorithm}.yaml")
-    return (yaml.safe_load(source.read_text()) or {}) if source.is_file() else {}
+    return (fast_yaml.load(source.read_text()) or {}) if source.is_file() else {}
 
 
 def preset(algorithm: str, env: str) -> dict[str, Any]:

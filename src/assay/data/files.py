@@ -206,7 +206,9 @@ def _readable(path: Path) -> Iterator[None]:
     except AssayError:
         raise
     except PermissionError as error:
-        raise DataError(f"Cannot read '{path}': {error.strerror}.", "Check who may.") from None
+        raise DataError(
+            f"Cannot read '{path}': {error.strerror}.", "Check its permissions."
+        ) from None
     except Exception as error:
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         kind = path.suffix.removeprefix(".").upper() if path.is_file() else "Minari"

@@ -84,7 +84,7 @@ def diagnose(path: Path, columns: Mapping[str, str] | None = None) -> Report:
             "Leave out --column.",
         )
     cases = [read_run(run) for run in group_runs(path)]
-    return Report(tuple(examine(case) for case in cases), tuple(_across_seeds(path, cases)))
+    return Report(tuple(examine(case) for case in cases), tuple(_across_seeds(cases)))
 
 
 def examine(case: Case) -> Diagnosis:
@@ -94,7 +94,7 @@ def examine(case: Case) -> Diagnosis:
     return Diagnosis(case, tuple(found))
 
 
-def _across_seeds(path: Path, cases: list[Case]) -> list[Finding]:
+def _across_seeds(cases: list[Case]) -> list[Finding]:
     """Compare the runs of a group that differ in their seed alone."""
     if len(cases) < _LEAST_SEEDS or len({(case.algorithm, case.env) for case in cases}) > 1:
         return []

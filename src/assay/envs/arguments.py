@@ -15,6 +15,18 @@ from assay.core.errors import EnvError, nearest
 MAKE_KWARGS = {"max_episode_steps", "render_mode"}
 
 
+def require_integer(name: str, value: Any, least: int | None = None) -> None:
+    """Refuse what is not an integer of at least `least`; by default, a positive one.
+
+    Raises:
+        EnvError: It is something else.
+    """
+    smallest = 1 if least is None else least
+    if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
+        expected = "a positive integer" if least is None else f"an integer of at least {least}"
+        raise EnvError(f"{name} is {value!r}; {expected} was expected.")
+
+
 def refuse_unknown(spec: EnvSpec, entry_point: Any, kwargs: dict[str, Any]) -> None:
     """Refuse settings that an entry point does not take.
 

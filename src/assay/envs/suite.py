@@ -28,7 +28,6 @@ _COPIES = 3
 _SEEDS = 8
 _LEAK_ROUNDS = 4
 _LEAK_BYTES = 1 << 20  # in every round but the first, and eight times that in all
-_CHECKS = ("copies", "autoreset", "processes", "native", "seeding", "memory")
 
 Memory = Callable[[], int]
 

@@ -31,6 +31,7 @@ from gymnasium.vector.utils import batch_space
 
 from assay.core.errors import EnvError
 from assay.core.types import State
+from assay.envs.arguments import require_integer
 from assay.envs.games.registry import OWN, game_entry
 from assay.envs.native.base import NativeVectorEnv
 from assay.envs.native.cartpole import THETA_LIMIT, X_LIMIT, CartPole
@@ -84,7 +85,8 @@ class Recall(NativeVectorEnv):
         delay: int = 10,
         cues: int = 4,
     ) -> None:
-        _require(delay=(delay, 0), cues=(cues, 2))
+        require_integer("delay", delay, 0)
+        require_integer("cues", cues, 2)
         space = Box(0.0, 1.0, (cues + 1,), np.float32)
         super().__init__(num_envs, max_episode_steps, space, Discrete(cues))
         self._scalar = False  # arrays of length one are fast enough here
@@ -129,7 +131,7 @@ class Chain(NativeVectorEnv):
     def __init__(
         self, num_envs: int = 1, max_episode_steps: int | None = None, length: int = 40
     ) -> None:
-        _require(length=(length, 2))
+        require_integer("length", length, 2)
         limit = 2 * length if max_episode_steps is None else max_episode_steps
         space = Box(0.0, 1.0, (length,), np.float32)
         super().__init__(num_envs, limit, space, Discrete(2))
@@ -174,7 +176,8 @@ class Catch(NativeVectorEnv):
         cells: int = 8,
         blind: int = 0,
     ) -> None:
-        _require(cells=(cells, 3), blind=(blind, 0))
+        require_integer("cells", cells, 3)
+        require_integer("blind", blind, 0)
         if blind > cells - 2:
             raise EnvError(
                 f"blind is {blind}; at most {cells - 2} were expected, or the ball of "
@@ -282,12 +285,6 @@ def make_chain(length: int = 40) -> Single:
 def make_catch(cells: int = 8, blind: int = 0) -> Single:
     """Return one `Catch`."""
     return Single(Catch(1, cells=cells, blind=blind))
-
-
-def _require(**values: tuple[int, int]) -> None:
-    for name, (value, least) in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise EnvError(f"{name} is {value!r}; an integer of at least {least} was expected.")
 
 
 def _register(name: str, single: Any, batched: Any, limit: int | None = None) -> None:

@@ -111,7 +111,7 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if cut and not self._warned:
             self._warned = True
             warnings.warn(
-                f"'{self._name}' does not tell the last observation of an episode "
+                f"'{self._name}' does not report the last observation of an episode "
                 f"(info['{_FINAL[0]}']); the one before it stands in for truncated episodes.",
                 stacklevel=2,
             )

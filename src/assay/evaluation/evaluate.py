@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.errors import ConfigError, RunError
+from assay.core.errors import RunError, require_counts
 from assay.core.seeding import derive_seed
 from assay.core.types import AGENT_REWARD, Action, Tree, Unit, tree_map
 from assay.evaluation import statistics
@@ -225,10 +225,7 @@ def evaluate(
         ConfigError: A number is below 1.
         EnvError: The environment is broken.
     """
-    numbers = {"episodes": episodes, "num_envs": num_envs, "max_episode_steps": max_episode_steps}
-    for name, value in numbers.items():
-        if value is not None and value < 1:
-            raise ConfigError(f"{name}={value}: expected at least 1.")
+    require_counts(episodes=episodes, num_envs=num_envs, max_episode_steps=max_episode_steps)
     # Here, so that reading evaluations does not import Gymnasium.
     import gymnasium as gym
 
@@ -343,9 +340,9 @@ def _evaluate(
         warn_unending(vector.name, bound)
     if count < episodes:
         warnings.warn(
-            f"An evaluation in '{vector.name}' played {count} of {episodes} episodes: it ends with "
-            f"episode {most} of those that do not end within {bound:,} steps. Set "
-            "max_episode_steps to play all of them.",
+            f"An evaluation in '{vector.name}' played {count} of {episodes} episodes: it stopped "
+            f"when {most} of them had not ended within {bound:,} steps. Set max_episode_steps to "
+            "play all of them.",
             stacklevel=1,
         )
     seeds = episode_seed(seed, 0) + np.arange(count)

@@ -123,11 +123,3 @@ def opponent_weights(win_rates: ArrayLike, how: Sampling, power: float = 2.0) ->
     if not chosen.sum() > 0:  # it beats everybody
         chosen = np.ones_like(x)
     return np.asarray(chosen / chosen.sum())
-
-
-def sample_opponent(
-    rng: np.random.Generator, win_rates: ArrayLike, how: Sampling, power: float = 2.0
-) -> int:
-    """Draw which past version to play next, by `opponent_weights`."""
-    weights = opponent_weights(win_rates, how, power)
-    return int(rng.choice(len(weights), p=weights))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from assay.evaluation.run_scores import At, arm_names, read_curve
 from assay.runs.directory import group_runs
 
 Kind = Literal["profiles", "improvement", "ranks"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 Scores = dict[str, dict[str, NDArray[np.float64]]]  # arm -> environment -> [runs]
 
 _THRESHOLDS = 101

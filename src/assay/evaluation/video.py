@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.errors import ConfigError, EnvError, MissingExtraError
+from assay.core.errors import ConfigError, EnvError, MissingExtraError, require_counts
 from assay.core.types import Tree, tree_map
 from assay.envs.make import make_env, make_vector
 from assay.envs.screen import offscreen, opengl_fix
@@ -168,9 +168,7 @@ def frames(
 
 
 def _check_numbers(episodes: int, max_steps: int, fps: float | None) -> None:
-    for name, value in (("episodes", episodes), ("max_steps", max_steps)):
-        if value < 1:
-            raise ConfigError(f"{name}={value}: expected at least 1.")
+    require_counts(episodes=episodes, max_steps=max_steps)
     if fps is not None and fps <= 0:
         raise ConfigError(f"fps={fps}: expected a positive number.")
 

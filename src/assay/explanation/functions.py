@@ -112,8 +112,7 @@ def policy_function(policy: Any) -> Function:
     )
     if not function.smooth:
         raise ConfigError(
-            f"The observations are choices ({policy.spaces.observation}), by which there is no "
-            "gradient.",
+            f"The observations are choices ({policy.spaces.observation}), which have no gradient.",
             "Explain a run that sees numbers or images.",
         )
     return function

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from assay.agents import Agent, drawable, load, require_one_agent, required_vector
-from assay.core.errors import AssayError, ConfigError
+from assay.core.errors import AssayError, ConfigError, require_counts
 from assay.core.images import is_image
 from assay.core.types import action_mask
 from assay.evaluation.video import frames
@@ -167,9 +167,7 @@ def explain(
     Raises:
         ConfigError: The run has no gradient, no environment or no values; or a number is below 1.
     """
-    for name, number in {"episodes": episodes, "states": states, "max_steps": max_steps}.items():
-        if number < 1:
-            raise ConfigError(f"{name}={number}: expected at least 1.")
+    require_counts(episodes=episodes, states=states, max_steps=max_steps)
     directory = RunDirectory.open(Path(path))
     config, agent = RunConfig.from_dict(directory.config), load(path)
     require_one_agent(agent, "Explaining")

@@ -197,6 +197,6 @@ def game_of(space: gym.Space[Any], who: str) -> BoardGame:
         if name in parts and parts[name].shape == (game.rows, game.columns):
             return game
     raise SpaceError(
-        f"{who} needs the rules of a board game, and this environment is none: {space}.",
+        f"{who} needs the rules of a board game, and this environment is not one: {space}.",
         f"Use one of: {', '.join(GAMES)}.",
     )

@@ -30,8 +30,8 @@ class FineTuneLoop:
         assert isinstance(needs, DatasetNeeds) and isinstance(run, FineTuneSettings)
         if needs.pairs:
             raise ConfigError(
-                f"env_steps={run.env_steps}: pairs that were compared are learned from by "
-                "themselves, not beside an environment's steps.",
+                f"env_steps={run.env_steps}: compared pairs are learned from offline, without "
+                "steps in an environment.",
                 "Leave env_steps out.",
             )
         self.algorithm, self.clock, self.run = algorithm, algorithm.clock, run

@@ -109,7 +109,7 @@ def make_encoder(
     if isinstance(space, spaces.Dict):
         items = {k: space.spaces[k] for k in sorted(space.spaces) if k != ACTION_MASK}
     if not items:
-        raise SpaceError(f"The observation space {space} holds nothing to look at.")
+        raise SpaceError(f"The observation space {space} has no entries.")
     images = {key: part for key, part in items.items() if is_image(part)}
     cnns = {key: make_cnn(cnn, image, init, noisy) for key, image in images.items()}
     entries = [_flat_entry(key, part) for key, part in items.items() if key not in images]

@@ -77,8 +77,8 @@ class NoiseSource:
             self.generator.set_state(saved)
             return
         warnings.warn(
-            f"This run drew its noise on another type of device than '{self.device}': from now on "
-            "its random numbers are others.",
+            f"This run drew its noise on another type of device than '{self.device}': its "
+            "random numbers differ from now on.",
             stacklevel=2,
         )
         digest = hashlib.sha256(saved.numpy().tobytes()).digest()

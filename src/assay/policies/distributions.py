@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
-_LARGEST_UNIT = float(np.float32(1.0 - 1e-6))
 
 
 class Distribution(ActionLayout):

@@ -108,8 +108,8 @@ def export_policy(policy: Policy, path: Path, format: Format = "onnx", *, seed: 
         )
     if policy.wants_rewards:
         raise ConfigError(
-            "A policy that acts by the return still to reach cannot be exported: nobody tells a "
-            "file its rewards.",
+            "A policy that acts by the return still to reach cannot be exported: a file is not "
+            "told its rewards.",
             "Load the run in Python: assay.load(run).act(obs, reward=reward).",
         )
     module = policy.module().cpu().eval()

@@ -66,8 +66,8 @@ class Clips:
             if not np.allclose(expected, drawn, rtol=1e-3, atol=1e-3):
                 raise DataError(
                     f"Episode {segment.episode} of batch {batch.number} came out differently when "
-                    "it was played again from its seed: the environment does more than its seed "
-                    "decides.",
+                    "it was played again from its seed: the seed does not determine what the "
+                    "environment does.",
                     _FIX,
                 )
         stride = max(1, round(made.fps / _SLOWEST))

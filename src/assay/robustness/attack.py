@@ -26,7 +26,7 @@ import numpy as np
 
 from assay.agents import load
 from assay.api import train
-from assay.core.errors import ConfigError, nearest
+from assay.core.errors import ConfigError, nearest, require_counts
 from assay.evaluation.evaluate import Agent as Acting
 from assay.evaluation.statistics import Interval, t_interval
 from assay.loops.run_settings import OnlineSettings
@@ -94,9 +94,7 @@ class Plan:
             raise ConfigError(f"budgets={list(self.budgets)}: expected numbers above 0.")
         if not self.shares or not all(0 < share <= 1 for share in self.shares):
             raise ConfigError(f"shares={list(self.shares)}: expected numbers above 0, at most 1.")
-        for name, value in (("steps", self.steps), ("adversary_steps", self.adversary_steps)):
-            if value < 1:
-                raise ConfigError(f"{name}={value}: expected at least 1.")
+        require_counts(steps=self.steps, adversary_steps=self.adversary_steps)
 
     def points(self) -> list[Point]:
         """Return the cells."""

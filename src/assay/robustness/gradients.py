@@ -85,7 +85,7 @@ class GradientPath:
             part.requires_grad_()
         numbers = self.numbers(_with(fixed, parts), carry)
         if not numbers.requires_grad:
-            raise _no_gradients("what it does is cut off from what it sees")
+            raise _no_gradients("its actions are detached from what it sees")
         value = self.against(numbers, fixed, self.best(numbers, fixed))
         return self.slopes(value, parts)
 

@@ -175,7 +175,7 @@ def _maker(axis: str) -> Callable[[Any], Change]:
     if axis in WRAPPERS:
         changes = "rewards, which a run" if WRAPPERS[axis].of_rewards else "spaces, which a run"
         raise ConfigError(
-            f"The wrapper {axis} changes {changes} cannot follow after its training.",
+            f"The wrapper {axis} changes {changes} cannot adapt to after training.",
             f"Shifts are {', '.join(KNOWN)}.",
         )
     raise ConfigError(f"There is no shift '{axis}'.", nearest(axis, KNOWN))

@@ -32,6 +32,7 @@ from typing import IO, Any, Literal, get_args
 
 import yaml
 
+from assay.core import fast_yaml
 from assay.core.errors import RunError, nearest
 from assay.core.types import Unit
 from assay.runs.files import (
@@ -211,7 +212,7 @@ class RunDirectory:
         """
         path = self.path / CONFIG_FILE
         try:
-            values = yaml.safe_load(path.read_bytes())
+            values = fast_yaml.load(path.read_bytes())
         except OSError as error:
             raise run_error(error, f"read '{path}'") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:

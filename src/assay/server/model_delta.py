@@ -161,7 +161,7 @@ def _combine(base: bytes, raw: bytes, result: bytearray, head: int) -> None:
 def _head(data: bytes) -> int:
     """Return how long the header of a safetensors file is, its length included."""
     if len(data) < _LENGTH.size:
-        raise DeltaError(f"A snapshot of {len(data)} bytes is none.")
+        raise DeltaError(f"{len(data)} bytes are too few for a snapshot.")
     length = _LENGTH.size + int(_LENGTH.unpack_from(data)[0])
     if length > min(len(data), _LENGTH.size + MAX_HEADER):
         raise DeltaError(f"The snapshot's header would have {length} bytes of {len(data)}.")

@@ -61,7 +61,7 @@ def read_results(path: Path) -> list[Run]:
         return [Run(**each) for each in found["runs"]]
     except (KeyError, TypeError, ValueError) as error:
         raise SkillsError(
-            f"'{path}' is no file of results (schema {SCHEMA}): {error}.", "Name another with --to."
+            f"'{path}' is not a results file (schema {SCHEMA}): {error}.", "Name another with --to."
         ) from None
 
 

@@ -73,19 +73,6 @@ def _row(tree: GameTree, name: str, given: Any, what: str) -> Floats:
     return row / row.sum()
 
 
-def strategy_to_dict(tree: GameTree, strategy: Floats) -> dict[str, Any]:
-    """Return what `strategy_from_dict` reads, with actions by their names."""
-    return {
-        "game": tree.name,
-        "strategy": {
-            name: {
-                tree.action_names[action]: float(row[action]) for action in np.flatnonzero(legal)
-            }
-            for name, row, legal in zip(tree.infoset_names, strategy, tree.legal, strict=True)
-        },
-    }
-
-
 def read_strategy(tree: GameTree, path: Path) -> Floats:
     """Return the strategy of a JSON file.
 

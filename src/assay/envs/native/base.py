@@ -25,6 +25,7 @@ from gymnasium.vector.utils import batch_space
 
 from assay.core.errors import EnvError, nearest
 from assay.core.seeding import rng_state, set_rng_state
+from assay.envs.arguments import require_integer
 
 Bound = float | np.ndarray
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
@@ -121,9 +122,8 @@ class NativeVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         observation_space: Box,
         action_space: Discrete | Box,
     ) -> None:
-        for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise EnvError(f"{name} is {value!r}; a positive integer was expected.")
+        require_integer("num_envs", num_envs)
+        require_integer("max_episode_steps", max_episode_steps)
         self.num_envs = num_envs
         self.max_episode_steps = max_episode_steps
         self.single_observation_space = observation_space

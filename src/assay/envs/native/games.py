@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
-from assay.core.errors import EnvError
+from assay.envs.arguments import require_integer
 from assay.envs.native.team import NativeTeam, SingleTeam
 
 _FOREVER = 2**62  # these games end by themselves
@@ -69,8 +69,7 @@ class MatrixGame(NativeTeam):
         max_episode_steps: int = _FOREVER,
         rounds: int = 1,
     ) -> None:
-        if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1:
-            raise EnvError(f"rounds is {rounds!r}; a positive integer was expected.")
+        require_integer("rounds", rounds)
         self.payoff, self.rounds = np.asarray(payoff, np.float64), rounds
         self.choices = self.payoff.shape[:2]
         seen = sum(self.choices)

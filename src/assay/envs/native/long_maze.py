@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from assay.core.errors import EnvError
+from assay.envs.arguments import require_integer
 from assay.envs.native.base import NativeVectorEnv
 
 SPEED = 0.25  # cells that an action of 1 moves by
@@ -41,9 +42,8 @@ class LongMaze(NativeVectorEnv):
         length: int = 5,
         reward: Reward = "dense",
     ) -> None:
-        for name, value, least in (("corridors", corridors, 1), ("length", length, 2)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise EnvError(f"{name} is {value!r}; an integer of at least {least} was expected.")
+        require_integer("corridors", corridors, 1)
+        require_integer("length", length, 2)
         if reward not in ("dense", "sparse"):
             raise EnvError(f"reward is {reward!r}; dense or sparse was expected.")
         rows = 2 * corridors - 1

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 
 from assay.core.errors import EnvError
+from assay.envs.arguments import require_integer
 from assay.envs.native.team import NativeTeam
 
 DT = 0.1
@@ -31,8 +32,7 @@ _FOREVER = 2**62
 
 
 def _limit(max_cycles: int, max_episode_steps: int) -> int:
-    if not isinstance(max_cycles, int) or isinstance(max_cycles, bool) or max_cycles < 1:
-        raise EnvError(f"max_cycles is {max_cycles!r}; a positive integer was expected.")
+    require_integer("max_cycles", max_cycles)
     return min(max_cycles, max_episode_steps)
 
 
@@ -79,8 +79,7 @@ class SimpleSpread(NativeTeam):
         max_cycles: int = 25,
         continuous_actions: bool = False,
     ) -> None:
-        if not isinstance(N, int) or isinstance(N, bool) or N < 1:
-            raise EnvError(f"N is {N!r}; a positive integer was expected.")
+        require_integer("N", N)
         if not 0.0 <= local_ratio <= 1.0:
             raise EnvError(f"local_ratio is {local_ratio!r}; a share from 0 to 1 was expected.")
         action: Space[Any] = Box(0.0, 1.0, (5,), np.float32) if continuous_actions else Discrete(5)

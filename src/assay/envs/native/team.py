@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from assay.core.errors import EnvError
 from assay.core.seeding import rng_state, set_rng_state
 from assay.core.types import ACTION_MASK, AGENT_OBS, ALIVE, STATE, State, Team, tree_map
+from assay.envs.arguments import require_integer
 from assay.envs.teams import Outcome, joint_spaces, nothing_happened, type_of
 
 Obs = dict[str, NDArray[Any]]
@@ -61,9 +62,8 @@ class NativeTeam(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
             state: Width of the global state that agents' critics may see.
             masks: Whether actions may be forbidden; then the subclass says so in `_obs`.
         """
-        for name, value in (("num_envs", num_envs), ("max_episode_steps", limit)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise EnvError(f"{name} is {value!r}; a positive integer was expected.")
+        require_integer("num_envs", num_envs)
+        require_integer("max_episode_steps", limit)
         self.num_envs, self.max_episode_steps = num_envs, limit
         self.team = Team(
             tuple(agents),

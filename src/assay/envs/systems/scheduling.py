@@ -31,6 +31,7 @@ from gymnasium.utils import seeding
 
 from assay.core.errors import EnvError
 from assay.core.types import ACTION_MASK, State
+from assay.envs.arguments import require_integer
 from assay.envs.systems.cluster import Cluster, Rule, held_back, simulate
 from assay.envs.systems.splits import TRACE_SEEDS, Split, known
 from assay.envs.systems.workload import DAY, SHIPPED, Workload, lublin, read_swf
@@ -79,9 +80,9 @@ class JobScheduling(gym.Env[np.ndarray, Any]):
         oldest: int = 3,
         split: Split = "train",
     ) -> None:
-        for name, value, least in (("jobs", jobs, 2), ("window", window, 1), ("oldest", oldest, 0)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise EnvError(f"{name} is {value!r}; an integer of at least {least} was expected.")
+        require_integer("jobs", jobs, 2)
+        require_integer("window", window, 1)
+        require_integer("oldest", oldest, 0)
         if oldest > window:
             raise EnvError(f"oldest is {oldest}, more than the window of {window} rows.")
         self.workload = load_workload(workload, processors, split)

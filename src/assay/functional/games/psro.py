@@ -103,7 +103,7 @@ def mixed(table: Floats, meta: MetaSolver) -> list[Floats]:
         ]
     if not is_zero_sum(table):
         raise ConfigError(
-            "meta='nash' solves zero-sum games of two players, and this is none.",
+            "meta='nash' solves zero-sum games of two players; this is another kind.",
             "Use meta='replicator' or meta='uniform'.",
         )
     x, y, _ = zero_sum_nash(table[0])

@@ -300,7 +300,7 @@ def connect(
         if unsaid:
             warnings.warn(
                 f"No safe_action was given: where nothing else can answer, '{spec.name}' does "
-                f"{safe}. To have it so, say safe_action='{NEAREST}'.",
+                f"{safe}. To accept that, set safe_action='{NEAREST}'.",
                 ServerWarning,
                 stacklevel=2,
             )
@@ -331,7 +331,7 @@ def _spaces(config: ClientConfig, spec: PolicySpec | None) -> tuple[Any, Any, Po
         doubled = {"observation", "action", "algorithm", "settings", "bounds", "group"}
         if extra := sorted(doubled & config.model_fields_set):
             raise ConfigError(
-                f"{extra[0]} is given, and a spec that has its own.", "Leave one of them out."
+                f"{extra[0]} is given, and the spec has its own.", "Leave one of them out."
             )
         if config.policy not in (None, spec.name):
             raise ConfigError(

@@ -105,7 +105,7 @@ class Access:
         if not isinstance(text, str) or not text.lower().startswith(_BEARER):
             raise RejectionError(
                 Reason.UNAUTHENTICATED,
-                "The call bears no token; this server asks for one.",
+                "The call has no token, and this server requires one.",
                 "Send it as metadata `authorization: Bearer TOKEN`.",
             )
         token = authenticate(self._registry, text[len(_BEARER) :].strip(), now=self._clock())

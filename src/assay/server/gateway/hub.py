@@ -74,7 +74,7 @@ class Hub:
         self.on_change: Callable[[Hosted], None] = lambda hosted: None
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="assay-gateway")
-        # Learners take their time, and nobody else shall wait for a thread because of them.
+        # Learners take their time, and nobody else may wait for a thread because of them.
         self._patient = ThreadPoolExecutor(
             config.max_policies + _THREADS, thread_name_prefix="assay-learners"
         )

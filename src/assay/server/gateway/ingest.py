@@ -111,7 +111,7 @@ class Ingest(IngestServicer):
         if pending is None:
             raise RejectionError(
                 Reason.MALFORMED,
-                "Put takes one whole batch; this is none, or a part of one.",
+                "Put takes one whole batch; this is empty, or a part of one.",
                 "Send large batches over a stream.",
             )
         while pending.answer is None:

@@ -50,7 +50,7 @@ def protected_files(root: Path, contract: Contract) -> dict[str, str]:
         if not paths:
             raise StudyError(
                 f"'{pattern}' is protected but matches no file in '{root}'.",
-                "Fix the pattern: a file that is not there cannot be held to what it was.",
+                "Fix the pattern: changes of a file that is missing cannot be seen.",
             )
         found |= {path: fingerprint(root / path) for path in paths}
     found |= measuring_imports(root, contract)
@@ -199,9 +199,3 @@ def artifacts(out: Path) -> dict[str, str]:
     """Return the hash of every file that a run wrote, by its path; of a link, with its target."""
     paths = [path for path in sorted(out.rglob("*")) if path.is_symlink() or path.is_file()]
     return {path.relative_to(out).as_posix(): fingerprint(path) for path in paths}
-
-
-def frozen_hash(study: Study, agreed: Contract, name: str) -> str:
-    """Return the hash that a candidate would be frozen by, as everything is now."""
-    measured = protocol_hash(study.root, agreed)
-    return registration_hash(study.candidate(name), agreed, measured)

@@ -117,7 +117,7 @@ def refuse_unguarded(root: Path, agreed: Contract) -> None:
             raise StudyError(
                 f"The evaluation command runs '{short}', which is not in evaluation.files, so "
                 "that it could be changed between two runs.",
-                f"Add '{short}' to evaluation.files; what it imports belongs to them by itself.",
+                f"Add '{short}' to evaluation.files; what it imports is added automatically.",
             )
 
 

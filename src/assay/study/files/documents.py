@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from assay.core import fast_yaml
 from assay.core.config import Model, parse
 from assay.core.errors import AssayError
 from assay.runs.files import dump_json, run_error, write_atomic
@@ -18,12 +19,10 @@ from assay.study.files.base import VERSION
 ROOT = ".rlxp"
 INSIDE = ("registry.yaml", "shared", "tasks")  # all that stands directly below it
 ModelT = TypeVar("ModelT", bound=Model)
-# The safe loader written in C, where PyYAML was built with it: seven times as fast.
-_Plain: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")
 
 
-class _Loader(_Plain):  # type: ignore[misc]
+class _Loader(fast_yaml.Loader):  # type: ignore[misc]
     """Refuses a key that is there twice: people read the first, YAML takes the last."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:

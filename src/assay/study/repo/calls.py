@@ -73,7 +73,7 @@ class Calls(Measures):
             root = full.partition(".")[0]
             self._config_call(node, full, root, tail)
             self.option_call(node, full, root, tail)
-            self._logging_call(node, full, root, receiver, tail)
+            self._logging_call(node, full, root, tail)
             self._signal_call(node, full, root, receiver, tail)
             self.metric_call(node, full, receiver, tail)
             self.speaks(node, tail)
@@ -135,7 +135,7 @@ class Calls(Measures):
         elif full.startswith("ml_collections.") or full.endswith("config_dict.create"):
             config.setdefault("custom", Hit("ml_collections", line, 0.8))
 
-    def _logging_call(self, node: ast.Call, full: str, root: str, receiver: str, tail: str) -> None:
+    def _logging_call(self, node: ast.Call, full: str, root: str, tail: str) -> None:
         line = node.lineno
         if full == "logging.basicConfig":
             self.log_file = any(item.arg == "filename" for item in node.keywords)
@@ -151,7 +151,7 @@ class Calls(Measures):
             self.sink("tensorboard", full, line, 0.95)
         elif root in OTHER_LOGGERS:
             self.sink("custom", root, line, 0.8)
-        elif tail not in ("init", "log", "finish") and self._mentions(node, tail, line):
+        elif tail not in ("init", "log", "finish") and self._mentions(tail, line):
             pass
         elif full in ("csv.writer", "csv.DictWriter") or (
             tail[:3].lower() == "csv"
@@ -219,7 +219,7 @@ class Calls(Measures):
             if self.loops or told:
                 self._printed(node)
 
-    def _mentions(self, node: ast.Call, tail: str, line: int) -> bool:
+    def _mentions(self, tail: str, line: int) -> bool:
         """Note a call that is named after a sink, such as `setup_wandb(...)`: it may turn it on."""
         for sink in ("wandb", "tensorboard"):
             if sink in tail.lower():

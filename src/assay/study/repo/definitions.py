@@ -98,7 +98,7 @@ class Definitions(Steps):
             drawn = drawn and not (STORAGE | {"models", "nets"}) & inside
             if plain and drawn and not named & (STORAGE | NO_RANDOM):
                 self.found("randomization", node.name, node.lineno, 0.8)
-            self._callable(node, methods, named | base_words)
+            self._callable(node, named | base_words)
             if plain and "manager" in named and "reward" in named | {w.rstrip("s") for w in named}:
                 self.found("reward", node.name, node.lineno, 0.55)
             if plain and "manager" in named and "termination" in named:
@@ -112,7 +112,7 @@ class Definitions(Steps):
         self.classes.pop()
         self.depth, self.function, self.loops, self.label = outer
 
-    def _callable(self, node: ast.ClassDef, methods: set[str], named: set[str]) -> None:
+    def _callable(self, node: ast.ClassDef, named: set[str]) -> None:
         """Note a term that is an object: `class FallReward(RewardFunction)` with `__call__`."""
         bases = [words(self.dotted(base)) for base in node.bases]
         # `class Contrast(RewardModel)` pays, while `class RewardModel(nn.Module)` guesses.

@@ -69,7 +69,7 @@ def command_line(repo: Repository, target: str, argv: tuple[str, ...], verb: str
             # A parser of the repository's own, made from a file of defaults.
             loaded = _near_settings(repo, target)
             line.options |= {f"--{name}": option for name, option in loaded.items()}
-        line.form = _flag_form(repo, fact, systems, line.options)
+        line.form = _flag_form(fact, systems, line.options)
         if repo.hints.parameter_format and repo.of_stack(target):
             line.form = repo.hints.parameter_format
     return line
@@ -104,7 +104,7 @@ def _hydra(repo: Repository, target: str, argv: tuple[str, ...]) -> CommandLine:
     return line
 
 
-def _flag_form(repo: Repository, fact: Facts, systems: set[str], options: dict[str, Option]) -> str:
+def _flag_form(fact: Facts, systems: set[str], options: dict[str, Option]) -> str:
     bindings = [option for option in options if option.endswith(("bindings", "gin_param"))]
     if "gin" in systems and bindings:
         return bindings[0] + "={name}={value}"

@@ -301,7 +301,7 @@ def _run_name(history: History, candidate: Candidate, phase: Phase, seed: int) -
     if phase in DECIDING and attempts >= MOST_LOST:
         raise StudyError(
             f"Seed {seed} of '{name}' was lost or failed {attempts} times in the {phase} phase.",
-            "Find out why; a seed is not thrown until it pleases.",
+            "Find out why; a seed is not repeated until its result is liked.",
         )
     taken = history.reserved
     while (named := f"{name}-{phase}-{seed}" + (f"-{attempts + 1}" if attempts else "")) in taken:

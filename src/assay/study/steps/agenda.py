@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from assay.study.agree import protocol, spending
-from assay.study.files.base import Phase, Status
+from assay.study.files.base import Phase
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.record.book import DECIDED, Book, losses
@@ -58,7 +58,7 @@ def steps_of(book: Book, agreed: Contract, without: Container[str] = ()) -> list
     for name, status in book.status.items():
         if name in names or status in DECIDED:
             continue
-        steps += _one(book, agreed, name, status)
+        steps += _one(book, agreed, name)
     steps = [step for step in steps if step.candidate not in without]
     steps += _trials(book, agreed, without)
     return sorted(steps, key=lambda step: step.action in PERSONAL)
@@ -175,7 +175,7 @@ def _differing(book: Book, agreed: Contract, name: str) -> float | None:
     return gate.differ(arms[0], arms[1], metric.direction)
 
 
-def _one(book: Book, agreed: Contract, name: str, status: Status) -> list[Step]:
+def _one(book: Book, agreed: Contract, name: str) -> list[Step]:
     """Return what brings an undecided candidate on, apart from its short trial."""
     waiting = _unready(book, name)
     if waiting is not None:

@@ -199,7 +199,7 @@ def _refuse_the_same_change(
         if alike and decided and name != candidate.id and told["kind"] not in kinds.UNJUDGED:
             raise StudyError(
                 f"'{candidate.id}' is the same change as '{name}', which is "
-                f"{history.status[name]}: a change is not tried until it pleases.",
+                f"{history.status[name]}: a change is not tried again until it passes.",
                 "For more evidence on it, have a larger pool of seeds approved before it is "
                 "discarded.",
             )

@@ -47,10 +47,10 @@ def code(repo: Repository) -> dict[str, tuple[Answer, ...]]:
                     places[slot].setdefault(path, []).append(Hit(function, where, 0.85))
     for slot, path, hit in _settings(repo):
         places[slot].setdefault(path, []).append(hit)
-    return {slot: _files(repo, slot, found) for slot, found in places.items()}
+    return {slot: _files(repo, found) for slot, found in places.items()}
 
 
-def _files(repo: Repository, slot: str, places: dict[str, list[Hit]]) -> tuple[Answer, ...]:
+def _files(repo: Repository, places: dict[str, list[Hit]]) -> tuple[Answer, ...]:
     answers = []
     for path, hits in places.items():
         confidence = max(hit.confidence for hit in hits)

@@ -21,6 +21,7 @@ _SINKS = {
     "csvlogger": "csv", "mlflowlogger": "custom", "neptunelogger": "custom",
     "cometlogger": "custom",
 }  # fmt: skip
+_CHOICES = ("wandb", "tensorboard", "custom")
 _CHOSEN = ("tensorboard", "wandb", "csv", "jsonl", "json")
 _TARGET = re.compile(rf"^\s*-?\s*_target_:\s*[\"']?[\w.]*\.({'|'.join(_SINKS)})\b", re.IGNORECASE)
 
@@ -162,7 +163,7 @@ def defaults(repo: Repository, sinks: set[str]) -> dict[str, str]:
     states: dict[str, str] = {}
     for sink in sinks:
         if named:
-            states[sink] = "on" if sink in named else "off" if _is_choice(known, sink) else ""
+            states[sink] = "on" if sink in named else "off" if sink in _CHOICES else ""
             if states[sink]:
                 continue
         uses = [
@@ -261,10 +262,6 @@ def _chosen_by_name(known: dict[str, Any], sinks: set[str]) -> set[str]:
             spoken = set(words(text)) | {"tensorboard" if "tb" in words(text) else ""}
             found |= {sink for sink in sinks if sink in spoken}
     return found
-
-
-def _is_choice(known: dict[str, Any], sink: str) -> bool:
-    return sink in ("wandb", "tensorboard", "custom")
 
 
 def _holds(under: tuple[tuple[str, Any], ...], known: dict[str, Any]) -> bool | None:
