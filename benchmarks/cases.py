@@ -100,7 +100,15 @@ def _word(value: Any) -> str:
 
 # A goal that is found by nobody who moves at random.
 _LONG_MAZE: dict[str, Any] = {"env_kwargs": {"length": 6, "reward": "sparse"}}
-# Networks, batches and updates of the size that HIRO's preset has there.
+# From one end of the U to the other; the goal pays once.
+_U_MAZE: dict[str, Any] = {
+    "env_kwargs": {
+        "maze_map": [[1, 1, 1, 1, 1], [1, "r", 0, 0, 1], [1, 1, 1, 0, 1], [1, "g", 0, 0, 1],
+                     [1, 1, 1, 1, 1]],
+        "continuing_task": False,
+    },
+}  # fmt: skip
+# Networks, batches and updates of the size that HIRO's presets have there.
 _FLAT: dict[str, Any] = {
     "num_envs": 8, "hidden": (64, 64), "batch_size": 128, "lr": 1e-3, "tau": 0.01,
     "learning_starts": 500, "train_every": 4,
@@ -168,6 +176,11 @@ GROUPS: dict[str, tuple[Case, ...]] = {
              overrides=_LONG_MAZE),
         Case("sac-longmaze", "sac", "assay/LongMaze-v0", 100_000, 0.2, 2.0,
              overrides=_LONG_MAZE | _FLAT, control_of="hiro-longmaze"),
+        Case("hiro-umaze", "hiro", "PointMaze_UMaze-v3", 200_000, 0.6, 6.0,
+             overrides=_U_MAZE, measure="success"),
+        Case("sac-umaze", "sac", "PointMaze_UMaze-v3", 200_000, 0.2, 3.0,
+             overrides=_U_MAZE | _FLAT | {"learning_starts": 1_000, "train_every": 8, "n_step": 3},
+             control_of="hiro-umaze", measure="success"),
     ),
     "Lag between actor and learner": (
         Case("impala-lag", "impala", "CartPole-v1", 300_000, 475, 0.5, inclusive=True,
