@@ -99,15 +99,13 @@ def collect(place: Path) -> dict[str, Any]:
     steps = sorted({run["steps"] for run in runs})
     if len(steps) != 1:
         raise ConfigError(f"Runs of {steps} steps cannot be compared.", "Collect those of one.")
-    methods = {
-        name: sorted(
-            ({key: run[key] for key in kept} for run in runs if run["method"] == name),
-            key=lambda run: run["seed"],
-        )
-        for name in METHODS
-    }
-    found = {name: seeds for name, seeds in methods.items() if seeds}
-    return {"schema": evidence.SCHEMA, "steps": steps[0], "methods": found}
+    methods: dict[str, Any] = {}
+    for run in sorted(runs, key=lambda run: ([*METHODS].index(run["method"]), run["seed"])):
+        lengths = run["curves"]["rollout/length_mean"]
+        half = round(float(np.mean(lengths[len(lengths) // 2 :])), 1)
+        one = {key: run[key] for key in kept} | {"length": half}  # of training episodes
+        methods.setdefault(run["method"], []).append(one)
+    return {"schema": evidence.SCHEMA, "steps": steps[0], "methods": methods}
 
 
 def all_seeds(found: Mapping[str, Any]) -> list[Any]:
@@ -119,8 +117,8 @@ def table(found: Mapping[str, Any]) -> str:
     """Return the results as a table in Markdown; intervals are of means over seeds."""
     lines = [
         "| levels | named mazes [95 %] | more than `random` | corridors | new levels "
-        "| named mazes per seed |",
-        "|---|---|---|---|---|---|",
+        "| length of training episodes | named mazes per seed |",
+        "|---|---|---|---|---|---|---|",
     ]
     scores = {
         name: [100 * one["named_mean"] for one in seeds] for name, seeds in found["methods"].items()
@@ -134,12 +132,16 @@ def table(found: Mapping[str, Any]) -> str:
             np.mean([100 * one["solved"][kind] for one in seeds])
             for kind in ("corridors", "random")
         )
+        length = np.mean([one["length"] for one in seeds])
         each = ", ".join(f"{score:.1f}" for score in scores[name])
         lines.append(
             f"| `{name}` | {spread.point:.1f} [{spread.low:.1f}, {spread.high:.1f}] | {gain} "
-            f"| {corridors:.0f} | {new:.0f} | {each} |"
+            f"| {corridors:.0f} | {new:.0f} | {length:.0f} | {each} |"
         )
-    steps = f"In per cent of the episodes, after {found['steps']:,} steps."
+    steps = (
+        f"In per cent of the episodes that were solved, after {found['steps']:,} steps; training "
+        "episodes are those of the second half."
+    )
     return "\n".join([*lines, "", steps])
 
 

@@ -29,11 +29,11 @@ def test_a_tiny_run(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 def test_gains_are_differences_of_means_with_their_interval() -> None:
     def seeds(*rates: float) -> list[Any]:
         solved = {"corridors": 0.4, "random": 0.9}
-        return [{"named_mean": rate, "solved": solved} for rate in rates]
+        return [{"named_mean": rate, "solved": solved, "length": 50.0} for rate in rates]
 
     methods = {"random": seeds(0.2, 0.3), "plr": seeds(0.5, 0.6)}
     _, _, random, plr, *_ = mazes.table({"steps": 10, "methods": methods}).split("\n")
     # Both deviate by sqrt(50) per cent, so that the error of the difference is sqrt(50 / 2 * 2) =
     # 7.07; of two degrees of freedom, 97.5 % are below 4.303.
-    assert "| `random` | 25.0 [-38.5, 88.5] |  | 40 | 90 | 20.0, 30.0 |" == random
+    assert "| `random` | 25.0 [-38.5, 88.5] |  | 40 | 90 | 50 | 20.0, 30.0 |" == random
     assert "| +30.0 [-0.4, +60.4] |" in plr
