@@ -43,7 +43,7 @@ _PAGES = {
     "games.md": ("games",),
     "imitation.md": ("imitation", "imitation-speed"),
     "preferences.md": ("preferences",),
-    "randomization.md": ("randomisation",),
+    "randomization.md": ("randomisation", "mazes"),
 }
 _UNITS: dict[Measure, str] = {
     "env_steps_per_second": "steps/s",
@@ -371,6 +371,7 @@ def tables() -> dict[str, str]:
         "imitation-speed": imitation_speed_table(),
         "preferences": seeds_table("preferences"),
         "randomisation": seeds_table("randomisation"),
+        "mazes": seeds_table("mazes"),
         "world-speed": world_speed_table(),
         "dataset-memory": dataset_memory_line(),
         "server": server_table(),

@@ -176,6 +176,29 @@ def test_levels_are_ranked_by_score_and_by_age() -> None:
     assert set(known.values(units[tags == 0])["level"]) == {3, 99, 7, 9}
 
 
+def test_levels_that_are_solved_now_and_then_score_high() -> None:
+    known = Ranges(read_ranges({"level": {"integer": [0, 99]}}), {"level": -1.0})
+    sampler: Any = LevelReplay(levels=2, score="learnability").sampler(known)
+    sampler.new_rate = 0.8
+    new, again = np.array([-1]), np.array([0])
+
+    def play(level: int, tag: np.ndarray, won: float) -> None:
+        sampler.ended(np.array([[(level + 0.5) / 100]]), tag, np.zeros(1), np.array([won]))
+
+    assert not sampler.scores
+    play(3, new, 1.0)  # new levels: 0.8 + 0.01 (1 - 0.8) = 0.802; p = (1 + 0.802) / 2 = 0.901
+    play(5, new, 0.0)  # 0.802 - 0.01 * 0.802 = 0.79398; p = 0.79398 / 2 = 0.39699
+    np.testing.assert_allclose(sampler.found, [0.901 * 0.099, 0.39699 * 0.60301])
+    play(5, again, 1.0)  # 1.8 episodes, 1 of them solved: p = (1 + 0.79398) / 2.8
+    p = 1.79398 / 2.8
+    np.testing.assert_allclose(sampler.found[1], p * (1 - p))
+    play(7, new, 0.0)  # takes the place of level 3, and knows nothing of its episode
+    assert known.values(sampler.units)["level"].tolist() == [7, 5]
+    assert sampler.tries.tolist() == [[1.0, 0.0], [1.8, 1.0]]
+    with pytest.raises(EnvError, match="which the environment does not report"):
+        play(7, again, np.nan)
+
+
 def test_scores_are_the_mean_advantages_of_whole_episodes() -> None:
     plan: Any = {"level_replay": {"levels": 8}}
     randomize = {"level": {"integer": [0, 999]}, "reach": {"integer": [1, 2]}}
@@ -194,12 +217,13 @@ def test_scores_are_the_mean_advantages_of_whole_episodes() -> None:
     assert len(expected) >= 2
 
 
-def test_a_run_with_level_replay_is_resumed_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("score", ["value_loss", "learnability"])
+def test_a_run_with_level_replay_is_resumed_exactly(tmp_path: Path, score: str) -> None:
     settings: dict[str, Any] = {
         "env_steps": 512, "num_envs": 4, "horizon": 16, "minibatch_size": 16, "hidden": (8,),
         "eval_episodes": 2, "checkpoint_every": 128, "sinks": (), "compile": False,
         "root": tmp_path, "max_episode_steps": 10, "randomize": {"level": {"integer": [0, 99]}},
-        "curriculum": {"level_replay": {"levels": 10}},
+        "curriculum": {"level_replay": {"levels": 10, "score": score}},
     }  # fmt: skip
 
     def stop(event: events.Event) -> Any:
@@ -210,6 +234,9 @@ def test_a_run_with_level_replay_is_resumed_exactly(tmp_path: Path) -> None:
     assert_same_run(whole.path, assay.resume(parts.path).path)
     assert whole.metrics()["curriculum/levels"][1][-1] == 10
     del settings["horizon"], settings["minibatch_size"]
+    if score == "learnability":  # which needs no advantages
+        assay.train("dqn", "assay/Maze-v0", name="any", learning_starts=64, **settings)
+        return
     with pytest.raises(AssayError, match="which dqn does not compute"):
         assay.train("dqn", "assay/Maze-v0", name="none", **settings)
     assert not (tmp_path / "none").exists()

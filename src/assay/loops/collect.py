@@ -95,7 +95,7 @@ def no_scores(algorithm: str) -> ConfigError:
     """Return the error that a curriculum needs advantages, and an algorithm computes none."""
     return ConfigError(
         f"The curriculum scores levels by advantages, which {algorithm} does not compute.",
-        "Train ppo, a2c or recurrent_ppo, or choose another curriculum.",
+        "Train ppo, a2c or recurrent_ppo, or set score: learnability, or another curriculum.",
     )
 
 

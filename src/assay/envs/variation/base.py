@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ class Sampler:
         scores: Whether it learns from advantages (`scored`) in place of returns (`ended`).
     """
 
-    scores: ClassVar[bool] = False
+    scores = False
 
     def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges

@@ -70,8 +70,11 @@ class Range(Model):
             inside = np.clip(units, 1e-9, 1 - 1e-9)
             drawn = np.array([*map(NormalDist(*self.gaussian).inv_cdf, inside.tolist())])
             return drawn if self.within is None else np.clip(drawn, *self.within)
-        options = self._options()
-        return options[np.minimum((units * len(options)).astype(np.intp), len(options) - 1)]
+        assert self.count is not None
+        place = np.minimum(np.floor(units * self.count), self.count - 1)
+        if self.integer is not None:  # without a list of them: levels may be millions
+            return self.integer[0] + place
+        return self._options()[place.astype(np.intp)]
 
     def unit(self, value: float) -> float:
         """Return the place of a value, or of the end that is nearest to it."""
