@@ -81,12 +81,12 @@ CASES = {
     "pendulum-gravity": Case(
         "ppo", "Pendulum-v1", 300_000, {"g": 10.0}, (0.7, 0.85, 1.2, 1.4), (-600, -300), {},
     ),
-    # Chosen on the seeds 11 and 12, where a plain policy lost 0.56 and 0.62. At 1.4 times the mass
-    # `wide` lost 0.35 and 0.56, too; with friction as well it learned too little in the steps.
+    # Chosen on seed 11, where a plain policy lost 0.61. With friction as well, in half a million
+    # steps, `wide` lost half as much, but its mean return over these worlds was lower.
     "hopper": Case(
-        "ppo", "Hopper-v5", 800_000, {"mass": 1.0}, (0.5, 0.7, 0.85, 1.2), (1000, 2000),
+        "ppo", "Hopper-v5", 600_000, {"mass": 1.0}, (0.7, 0.85, 1.2, 1.4), (1000, 2000),
         {"num_envs": 8, "horizon": 256, "minibatch_size": 128, "lr": "linear:6e-4:0",
-         "eval_every": 200_000, "eval_episodes": 5},
+         "eval_every": 150_000, "eval_episodes": 5},
         episodes=20,
     ),
 }  # fmt: skip
