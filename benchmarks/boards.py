@@ -1,10 +1,11 @@
 """Board games: what AlphaZero has learned, as evidence.
 
 python benchmarks/boards.py tictactoe --seeds 1 2 3 4 5 --root DIR
-python benchmarks/boards.py connect_four RUN --simulations 40 200 --games 100
+python benchmarks/boards.py connect_four --seeds 1 2 3 --jobs 3 --root DIR
 
-The first trains the preset and plays every line against every reply; the second plays a run's
-checkpoints against minimax and each other. Both write into `evidence/boards.json`.
+Both train the preset. The first plays every line against every reply. The second plays matches
+with random openings against minimax, and a league of the run's own versions; each seed is a process
+with one thread, and what was stopped goes on where it was. Both write into `evidence/boards.json`.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from children import ask
 
 import assay
 from assay.evaluation.matches import play_all_replies, play_match
 from assay.functional.boards import CONNECT_FOUR, TICTACTOE
-from assay.league import find_player
-from assay.runs import checkpoint
+from assay.league import League, find_player, to_json
 from assay.runs.directory import RunDirectory
 
 EVIDENCE = Path(__file__).parent / "evidence" / "boards.json"
+VERSION = 100_000  # moves between two versions
+OPPONENT = "minimax:4"
 
 
 def tictactoe(seed: int, root: Path) -> dict[str, Any]:
@@ -46,18 +51,33 @@ def tictactoe(seed: int, root: Path) -> dict[str, Any]:
     return result | {"against_perfect": match.tally}
 
 
-def connect_four(path: Path, simulations: list[int], games: int, depth: int) -> dict[str, Any]:
-    """Play the last checkpoint of a run against minimax, and against its own first ones."""
-    places = checkpoint.list_checkpoints(RunDirectory.open(path).checkpoints_path)
-    last = int(places[-1].name)
-    found: dict[str, Any] = {"moves": last, "against": {}}
-    for count in simulations:
-        own = find_player(CONNECT_FOUR, path, settings={"simulations": count})
-        for name in ("random", "minimax:1", "minimax:2", f"minimax:{depth}"):
-            other = find_player(CONNECT_FOUR, name)
-            match = play_match(CONNECT_FOUR, own, other, games=games, seed=0)
-            found["against"][f"{name}, {count} simulations"] = match.to_json()
-    return found
+def connect_four(seed: int, root: Path, games: int) -> dict[str, Any]:
+    """Train one seed with the preset, or go on; play minimax and its own versions."""
+    path, place = root / f"four-{seed}", root / f"four-{seed}-league"
+    if path.exists():
+        if RunDirectory.open(path).status != "done":
+            assay.resume(path)
+    else:
+        assay.train(
+            "alphazero", "connect_four", seed=seed, root=root, name=path.name, compile=False,
+            device="cpu", eval_every=0, checkpoint_every=VERSION, keep_checkpoints=20,
+        )  # fmt: skip
+    fewer = {"simulations": 40}  # as in training
+    result: dict[str, Any] = {"seed": seed}
+    for kind, settings in (("preset", {}), ("40 simulations", fewer)):
+        own = find_player(CONNECT_FOUR, path, settings=settings)
+        match = play_match(
+            CONNECT_FOUR, own, find_player(CONNECT_FOUR, OPPONENT), games=games, seed=seed
+        )
+        result[kind] = match.to_json()
+    if place.exists():
+        league = League.open(place)
+    else:
+        league = League.new(place, "connect_four")
+        league.add(path, versions=True, settings=fewer)
+        league.add(OPPONENT)
+    league.play(games)
+    return result | {"league": to_json(league.table(), "connect_four")}
 
 
 def main() -> None:
@@ -68,23 +88,31 @@ def main() -> None:
     one.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     one.add_argument("--root", type=Path, default=Path("runs"))
     two = verbs.add_parser("connect_four")
-    two.add_argument("run", type=Path)
-    two.add_argument("--simulations", type=int, nargs="+", default=[40, 200])
-    two.add_argument("--games", type=int, default=100)
-    two.add_argument("--depth", type=int, default=4)
+    two.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    two.add_argument("--root", type=Path, default=Path("runs"))
+    two.add_argument("--games", type=int, default=200)
+    two.add_argument("--jobs", type=int, default=1)
+    two.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.verb == "connect_four" and given.child:
+        print(json.dumps(connect_four(given.seeds[0], given.root, given.games)))
+        return
+
+    def measure(seed: int) -> dict[str, Any]:
+        if given.verb == "tictactoe":
+            return tictactoe(seed, given.root)
+        words = [__file__, "connect_four", "--child", "--seeds", str(seed)]
+        words += ["--root", str(given.root), "--games", str(given.games)]
+        return ask(words, f"connect_four, seed {seed}")
+
     known = json.loads(EVIDENCE.read_text()) if EVIDENCE.exists() else {}
-    if given.verb == "tictactoe":
-        seeds = {one["seed"]: one for one in known.get("tictactoe", [])}
-        for seed in given.seeds:
-            seeds[seed] = tictactoe(seed, given.root)
-            print(json.dumps(seeds[seed]), flush=True)
-        known["tictactoe"] = [seeds[seed] for seed in sorted(seeds)]
-    else:
-        found = connect_four(given.run, given.simulations, given.games, given.depth)
-        known["connect_four"] = found
-        print(json.dumps(found, indent=1))
-    EVIDENCE.write_text(json.dumps(known, indent=1) + "\n")
+    seeds = {one["seed"]: one for one in known.get(given.verb, [])}
+    with ThreadPoolExecutor(getattr(given, "jobs", 1)) as pool:
+        for found in pool.map(measure, given.seeds):
+            seeds[found["seed"]] = found
+            print(json.dumps(found), flush=True)
+            known[given.verb] = [seeds[seed] for seed in sorted(seeds)]
+            EVIDENCE.write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":

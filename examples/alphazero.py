@@ -15,4 +15,4 @@ if __name__ == "__main__":
         match = evaluate_against(run.path, who, games=20, settings={"simulations": 64})
         print(f"{who}: {match.tally} wins, draws, losses")
 
-# Prints: random: \((1\d|20), \d, \d\) wins.*\nperfect: \(0, 1\d, \d\)
+# Prints: random: \((1\d|20), \d, \d\) wins.*\nperfect: \(0, (1\d|20), \d\)

@@ -17,6 +17,7 @@ from assay.core.errors import ConfigError, SpaceError
 from assay.core.types import tree_map
 from assay.envs.boards.vector import Board
 from assay.evaluation.matches import play_all_replies
+from assay.functional import tree_search
 from assay.functional.boards import CONNECT_FOUR, TICTACTOE, BoardGame
 from assay.testing.algorithms import (
     AlgorithmContract,
@@ -95,7 +96,7 @@ def _without_search(options: Any) -> Any:
 
 def test_loss_by_hand() -> None:
     """Two positions, the network set to logits 0 but for one, and a value of 0.5."""
-    algorithm = make(weight_decay=0.1, value_coef=2.0, symmetries=False)
+    algorithm = make(weight_decay=0.1, value_coef=2.0, symmetries=False, value_mix=0.25)
     net = algorithm.network
     with torch.no_grad():
         for p in net.parameters():
@@ -107,13 +108,14 @@ def test_loss_by_hand() -> None:
     sample = make_batch(
         obs={"tictactoe": np.zeros((2, 3, 3)), "action_mask": legal},
         next_obs={"tictactoe": np.zeros((2, 3, 3)), "action_mask": legal},
-        action=[0, 0], reward=[-1.0, 1.0], terminated=[1.0, 0.0], visits=pi,
+        action=[0, 0], reward=[-1.0, 1.0], terminated=[1.0, 0.0], visits=pi, value=[0.6, 0.0],
     )  # fmt: skip
     loss, metrics = algorithm._loss(algorithm._batch(sample))
     # p = (1/4, 3/4) and (1/5, 3/5, 1/5) among legal moves
     first = -(0.5 * math.log(0.25) + 0.5 * math.log(0.75))
     second = -math.log(0.2)
-    value = (-1.0 - 0.5) ** 2  # the second game has not ended
+    # 3/4 of the outcome -1 and 1/4 of the search's 0.6; the second game has not ended
+    value = (0.75 * -1.0 + 0.25 * 0.6 - 0.5) ** 2
     penalty = math.log(3.0) ** 2 + math.atanh(0.5) ** 2
     assert metrics["policy_loss"].item() == pytest.approx((first + second) / 2, rel=1e-5)
     assert metrics["value_loss"].item() == pytest.approx(value, rel=1e-5)
@@ -132,7 +134,7 @@ def test_symmetries_turn_board_moves_and_mask_together() -> None:
     sample = make_batch(
         obs={"tictactoe": board, "action_mask": visits.astype(np.int8)},
         next_obs={"tictactoe": board, "action_mask": visits.astype(np.int8)},
-        action=[0] * 64, reward=[0.0] * 64, visits=visits,
+        action=[0] * 64, reward=[0.0] * 64, visits=visits, value=[0.0] * 64,
     )  # fmt: skip
     batch = algorithm._batch(sample)
     places = {
@@ -189,6 +191,23 @@ def test_noise_and_draws_are_for_exploring_alone() -> None:
     assert len(np.unique(best.action)) == 1 and not best.extras
 
 
+def test_self_play_has_a_number_of_simulations_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+
+    def counted(*args: Any, simulations: int, **options: Any) -> Any:
+        counts.append(simulations)
+        return tree_search.search(*args, simulations=simulations, **options)
+
+    monkeypatch.setattr("assay.policies.search.search", counted)
+    obs = TICTACTOE.observe(TICTACTOE.initial(2))
+    for settings in ({"simulations": 5}, {"simulations": 5, "training_simulations": 3}):
+        algorithm = make(**settings)
+        for explore in (False, True):
+            algorithm.act(obs, None, explore)
+    assert counts == [5, 5, 5, 3]
+    make(simulations=0, training_simulations=3)
+
+
 def test_moves_are_drawn_at_the_start_of_games_only() -> None:
     algorithm = make(simulations=30, sampled_moves=1, noise_share=0.0)
     started = TICTACTOE.play(TICTACTOE.initial(100), np.zeros(100, np.int64)).boards
@@ -222,13 +241,14 @@ def test_other_environments_and_settings_are_refused() -> None:
 def test_lines_of_one_side_alone_are_seen() -> None:
     network = make(lines=True).network
     # x at 0, 1 and o at 4: row 0 has two of x; column 2 nothing; the diagonals are mixed or o's.
-    sides = torch.zeros(1, 2, 9)
-    sides[0, 0, [0, 1]] = 1.0
-    sides[0, 1, 4] = 1.0
-    found = network._line_features(sides)[0].view(4, 8)  # x 1, x 2, o 1, o 2 of each line
+    board = torch.tensor([[1.0, 1.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0]])
+    found, cells = network._line_features(board)
     lines = [tuple(line) for line in TICTACTOE.lines.tolist()]
-    seen = [[lines[i] for i in row.nonzero().flatten()] for row in found]
+    rows = found.view(4, 8)  # x 1, x 2, o 1, o 2 of each line
+    seen = [[lines[i] for i in row.nonzero().flatten()] for row in rows]
     assert seen == [[(0, 3, 6)], [(0, 1, 2)], [(3, 4, 5), (2, 4, 6)], []]
+    assert cells[0].nonzero().flatten().tolist() == [2]  # of x; the other's would be 9 more
+    assert network._line_features(-board)[1][0].nonzero().flatten().tolist() == [9 + 2]
     assert network(TICTACTOE_EMPTY).shape == (1, 10)
 
 
@@ -241,7 +261,7 @@ def test_residual_blocks_see_the_board() -> None:
     seen = {"connect_four": board, "action_mask": np.ones((2, 7), np.int8)}
     sample = make_batch(
         obs=seen, next_obs=seen, action=[0, 0], reward=[1.0, -1.0], terminated=[1.0, 1.0],
-        visits=np.eye(7)[:2],
+        visits=np.eye(7)[:2], value=[0.0, 0.0],
     )  # fmt: skip
     data = CannedReplay(sample)
     before = algorithm.network.blocks[0].second.weight.clone()

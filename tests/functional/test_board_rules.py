@@ -81,6 +81,32 @@ def test_random_games_are_those_of_the_slow_implementation(game: BoardGame) -> N
 
 
 @both
+def test_two_moves_ahead_as_by_playing_them(game: BoardGame) -> None:
+    rng, seen = np.random.default_rng(6), {1: 0, 0: 0, -1: 0}
+    boards = game.initial(60)
+    while len(boards):
+        worth, moves = game.look_ahead(boards)
+        for board, value, chosen in zip(boards, worth, moves, strict=True):
+            legal = np.flatnonzero(game.legal(board[None])[0])
+            after = game.play(np.repeat(board[None], len(legal), 0), legal)
+            wins, blocks = set(legal[after.won]), set(_wins(game, -board))
+            safe = {m for m, one in zip(legal, after.boards, strict=True) if not _wins(game, one)}
+            expected = wins or safe or blocks or set(legal)
+            assert set(np.flatnonzero(chosen)) == expected
+            assert value == (1 if wins else 0 if safe else -1)
+            seen[int(value)] += 1
+        after = game.play(boards, np.array([rng.choice(np.flatnonzero(m)) for m in moves]))
+        boards = after.boards[~after.over]
+    assert min(seen.values()) > 10, seen
+
+
+def _wins(game: BoardGame, board: np.ndarray) -> list[int]:
+    """Return the moves with which who is to move wins."""
+    legal = np.flatnonzero(game.legal(board[None])[0])
+    return legal[game.play(np.repeat(board[None], len(legal), 0), legal).won].tolist()
+
+
+@both
 def test_a_turned_game_is_the_same_game(game: BoardGame) -> None:
     cells, actions = game.symmetries
     assert len(cells) == (2 if game.gravity else 8 if game.rows == game.columns else 4)

@@ -10,10 +10,12 @@ values them in one call. Games go into an ordinary replay. Its n-step return wit
 outcome for who was to move, since rewards of the two players have opposite signs; positions of
 games that are still going on teach the policy only.
 
-Deviations: c_puct is constant, where the paper lets it grow slowly; a move that was never tried
-counts as a draw; a tree is not kept for the next move; the first `learning_starts` moves of a run
-are random; a residual block has no batch normalisation; no games are resigned. With `lines` the
-network is shown more than the board: a help that the paper does without.
+Deviations: the search looks two moves ahead by the rules and proves wins and losses, which the
+paper does without, as it does without `lines`, which shows the network more than the board, and
+`value_mix`, which adds the search's value to the outcome; c_puct is constant, where the paper lets
+it grow slowly; a move that was never tried counts as a draw; a tree is not kept for the next move;
+the first `learning_starts` moves of a run are random; a residual block has no batch normalisation;
+no games are resigned.
 """
 
 from __future__ import annotations
@@ -66,6 +68,9 @@ class AlphaZero(Algorithm):
         simulations: int = Field(
             32, ge=0, description="Positions searched per move; 0 (to act): the network's best."
         )
+        training_simulations: int | None = Field(
+            None, gt=0, description="Positions searched per move of self-play; None: simulations."
+        )
         c_puct: float = Field(1.5, gt=0, description="Weight of priors against values in searches.")
         noise_alpha: float = Field(1.0, gt=0, description="Dirichlet noise at the root.")
         noise_share: float = Field(0.25, ge=0, le=1, description="Share of the noise in priors.")
@@ -74,13 +79,16 @@ class AlphaZero(Algorithm):
         )
         temperature: float = Field(1.0, gt=0, description="Of these draws; lower is greedier.")
         value_coef: float = Field(1.0, ge=0, description="Weight of the value loss.")
+        value_mix: float = Field(
+            0.0, ge=0, le=1, description="Share of the search's value, beside the outcome, in z."
+        )
         weight_decay: float = Field(1e-4, ge=0, description="Weight of the L2 penalty.")
         symmetries: bool = Field(True, description="Turn and mirror the boards to learn from.")
         hidden: tuple[int, ...] = Field((128, 128), description="Widths of the hidden layers.")
         blocks: int = Field(0, ge=0, description="Residual blocks; 0: an MLP.")
         channels: int = Field(32, gt=0, description="Channels of the residual blocks.")
         lines: bool = Field(
-            False, description="Show the MLP which lines hold pieces of one side alone."
+            False, description="Show the MLP lines of one side alone, and cells that complete one."
         )
 
         @classmethod
@@ -104,7 +112,8 @@ class AlphaZero(Algorithm):
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
         game = self.game = game_of(spaces.observation, self.spec.name)
-        if context.learns and not hp.simulations:
+        trained = hp.simulations if hp.training_simulations is None else hp.training_simulations
+        if context.learns and not trained:
             raise ConfigError(
                 "simulations=0 has nothing to learn from: the network would follow itself.",
                 "Search at least a few positions per move.",
@@ -119,7 +128,7 @@ class AlphaZero(Algorithm):
             [Objective("network", self.network, self._loss, Adam(max_grad_norm=hp.max_grad_norm))]
         )
         options = SearchOptions(
-            hp.simulations, hp.c_puct, hp.noise_alpha, hp.noise_share, hp.sampled_moves,
+            hp.simulations, trained, hp.c_puct, hp.noise_alpha, hp.noise_share, hp.sampled_moves,
             hp.temperature,
         )  # fmt: skip
         self.policy = SearchPolicy(
@@ -135,6 +144,7 @@ class AlphaZero(Algorithm):
         game, rows = self.game, len(sample.reward)
         board = sample.obs[game.name].flatten(1)  # [B, cells]
         legal, pi = sample.obs[ACTION_MASK], sample.extras["visits"]  # [B, actions]
+        z = torch.lerp(sample.reward, sample.extras["value"], self.hp.value_mix)  # [B]
         if self.hp.symmetries:
             cells, moves = game.symmetries  # [S, cells], [S, actions]
             turn = self.rng.integers(len(cells), size=rows)
@@ -142,7 +152,7 @@ class AlphaZero(Algorithm):
             board, legal, pi = board.gather(1, at), legal.gather(1, move), pi.gather(1, move)
         return {
             "board": board.view(-1, game.rows, game.columns), "legal": legal, "pi": pi,
-            "z": sample.reward, "ended": sample.terminated,
+            "z": z, "ended": sample.terminated,
         }  # fmt: skip
 
     def _loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

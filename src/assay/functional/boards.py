@@ -42,6 +42,20 @@ class Played(NamedTuple):
     over: Flags
 
 
+class Outlook(NamedTuple):
+    """What the rules alone say about the next two moves.
+
+    Attributes:
+        worth: [N] 1 where who is to move wins at once, -1 where the opponent does whatever is
+            played, else 0: nothing is decided.
+        moves: [N, actions] those that matter: the wins; or else those that leave the opponent no
+            win, if there are any; or else blocks; or else all that are legal.
+    """
+
+    worth: NDArray[np.float32]
+    moves: Flags
+
+
 @dataclass(frozen=True)
 class BoardGame:
     """A game of lines on a rectangle.
@@ -101,6 +115,11 @@ class BoardGame:
         return np.array(found, np.intp)
 
     @cached_property
+    def within(self) -> NDArray[np.float32]:
+        """Return 1 where a cell is in a line, [cells, lines]."""
+        return (np.arange(self.cells)[:, None, None] == self.lines).any(2).astype(np.float32)
+
+    @cached_property
     def _lines_through(self) -> NDArray[np.intp]:
         """Return the lines through each cell, [cells, most, in_row]; some twice, to be as many."""
         through = [self.lines[(self.lines == cell).any(1)] for cell in range(self.cells)]
@@ -132,20 +151,51 @@ class BoardGame:
         """Return which moves are possible, [N, actions]; on a board that is won, too."""
         return boards[:, : self.actions] == 0  # a column has room if its top cell is empty
 
-    def play(self, boards: Boards, moves: Moves) -> Played:
-        """Return what legal moves [N] lead to; the boards that were given stay as they are."""
-        rows = np.arange(len(boards))
-        cell = moves
+    def place(self, boards: Boards, moves: Moves) -> tuple[Boards, Moves]:
+        """Return boards [N, cells] after legal moves [N], as the next player sees them, and cells.
+
+        The cells [N] are those of the new pieces. The boards that were given stay as they are.
+        """
+        rows, cell = np.arange(len(boards)), moves
         if self.gravity:
             pieces = boards.reshape(-1, self.rows, self.columns)[rows, :, moves] != 0
             cell = moves + self.columns * (self.rows - 1 - pieces.sum(1))
-        after = boards.copy()
-        after[rows, cell] = 1
+        after = np.negative(boards)
+        after[rows, cell] = -1
+        return after, cell
+
+    def play(self, boards: Boards, moves: Moves) -> Played:
+        """Return what legal moves [N] lead to; the boards that were given stay as they are."""
+        after, cell = self.place(boards, moves)
         # Only lines through the new piece can be new.
         lines = self._lines_through[cell]  # [N, most, in_row]
-        won = (after[rows[:, None, None], lines] == 1).all(2).any(1)
-        full = (after[:, : self.actions] != 0).all(1)
-        return Played(np.negative(after), won, won | full)
+        won = (after[np.arange(len(after))[:, None, None], lines] == -1).all(2).any(1)
+        return Played(after, won, won | ~self.legal(after).any(1))
+
+    def look_ahead(self, boards: Boards) -> Outlook:
+        """Return what two moves decide on boards that are not over."""
+        # A line that lacks one piece has a sum of in_row - 1, and that cell is its only empty one.
+        sums = boards.astype(np.float32) @ self.within  # [N, lines]
+        lacking = np.stack([sums, -sums]) == self.in_row - 1
+        empty = boards == 0
+        own, other = ((lacking.astype(np.float32) @ self.within.T) > 0) & empty  # [N, cells]
+        legal = self.legal(boards)
+        safe = legal
+        if self.gravity:
+            # A piece lands on the lowest empty cell, and then the one above it can be taken.
+            grid = (-1, self.rows, self.columns)
+            own, other, empty = own.reshape(grid), other.reshape(grid), empty.reshape(grid)
+            lands = empty.copy()
+            lands[:, :-1] &= ~empty[:, 1:]
+            safe = legal & ~(lands[:, 1:] & other[:, :-1]).any(1)
+            own, other = (own & lands).any(1), (other & lands).any(1)
+        threats = other.sum(1)[:, None]
+        safe = np.where(threats == 0, safe, safe & other & (threats == 1))
+        wins, saved = own.any(1), safe.any(1)
+        moves = np.where(threats > 0, other, legal)
+        moves[saved], moves[wins] = safe[saved], own[wins]
+        worth = np.where(wins, 1.0, np.where(saved, 0.0, -1.0)).astype(np.float32)
+        return Outlook(worth, moves)
 
     def ended(self, boards: Boards) -> tuple[Flags, NDArray[np.float32]]:
         """Return which games are over [N], and what that is worth to who would move: -1 or 0.

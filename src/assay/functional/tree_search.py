@@ -2,12 +2,17 @@
 
 Every simulation goes down each tree to one new position, values all of these in one call, and adds
 the values to the edges on the way. A value is always that for the player to move: it changes its
-sign from one position to the next. A position in which the game is over has its exact value, and
-is not asked for. Trees share nothing but the call.
+sign from one position to the next. Trees share nothing but the call.
+
+What the rules decide is not asked for. A new position is looked at two moves ahead: one in which
+who is to move wins at once, or cannot stop the opponent from doing so, has its exact value, and
+moves that let the opponent win are left out. Proofs go up the tree (MCTS-Solver, Winands et al.
+2008): a move to a lost position wins, a move to a won one is left out, and who has no move left has
+lost. Draws are exact at full boards, and not proven above them.
 
 The edges of node `m` of tree `b` lie in row `b * nodes + m` of the arrays: visits N, summed values
-W for who moves there, priors P (0 where illegal), and children (0 where there is none, since no
-edge leads to a root).
+W for who moves there, priors P, children (0 where there is none, since no edge leads to a root),
+and which moves are not left out.
 """
 
 from __future__ import annotations
@@ -29,9 +34,11 @@ class Searched(NamedTuple):
     """What a search found.
 
     Attributes:
-        visits: [B, actions] how often each move of the root was tried; 0 where the game is over.
-        priors: [B, actions] of the root, with its noise.
-        value: [B] mean value of all simulations, for who is to move.
+        visits: [B, actions] how often each move of the root was tried; 0 where the game is over,
+            and for moves that were proven worse than others. Where nothing was searched since the
+            rules decide, each of the moves that matter counts 1.
+        priors: [B, actions] of the root, with its noise; 0 where nothing was searched.
+        value: [B] for who is to move: exact where it was proven, else the mean of all simulations.
     """
 
     visits: NDArray[np.int64]
@@ -55,101 +62,103 @@ def search(
         game: The rules.
         roots: [B, cells].
         evaluate: Says what positions promise that are not over.
-        simulations: New positions per tree; those in which the game is over count each time.
+        simulations: New positions per tree; full boards count each time. A tree whose root is
+            decided stops.
         c_puct: Weight of priors against values.
-        noise: [B, actions] is mixed into the priors of legal moves at the roots, if given.
+        noise: [B, actions] is mixed into the priors of moves at the roots, if given.
         noise_share: How much of it.
     """
     trees, actions, nodes = len(roots), game.actions, simulations + 1
-    boards = np.zeros((trees, nodes, game.cells), np.int8)
+    boards = np.zeros((trees * nodes, game.cells), np.int8)
     visits = np.zeros((trees * nodes, actions), np.float32)
     values = np.zeros((trees * nodes, actions), np.float32)
     priors = np.zeros((trees * nodes, actions), np.float32)
     children = np.zeros((trees * nodes, actions), np.int64)
-    over = np.zeros(trees * nodes, np.bool_)
+    moves = np.zeros((trees * nodes, actions), np.bool_)
+    decided = np.zeros(trees * nodes, np.bool_)
     exact = np.zeros(trees * nodes, np.float32)
-    legal = np.zeros((trees * nodes, actions), np.bool_)
     first = np.arange(trees) * nodes  # the row of each root
-    flat_boards = boards.reshape(-1, game.cells)
 
     def expand(rows: NDArray[np.int64]) -> Floats:
-        """Set the priors of new positions, and return their values."""
-        found = flat_boards[rows]
-        logits, value = evaluate(found)
-        allowed = game.legal(found)
-        priors[rows] = masked_softmax(logits, allowed)
-        legal[rows] = allowed
-        return value
+        """Look at positions that are not over, and return their values."""
+        found = boards[rows]
+        worth, moves[rows] = game.look_ahead(found)
+        exact[rows], decided[rows] = worth, worth != 0
+        ask = rows[worth == 0]
+        if len(ask):
+            logits, worth[worth == 0] = evaluate(boards[ask])
+            priors[ask] = masked_softmax(logits, moves[ask])
+        return worth
 
-    flat_boards[first] = roots
-    over[first], exact[first] = game.ended(roots)
-    open_trees = np.flatnonzero(~over[first])
-    root_value = exact[first].copy()
-    if not len(open_trees):
-        return Searched(np.zeros((trees, actions), np.int64), priors[first], root_value)
-    root_value[open_trees] = expand(first[open_trees])
+    def settle(rows: NDArray[np.int64], move: NDArray[np.int64]) -> None:
+        """Draw conclusions from what edges lead to, where that is won or lost."""
+        worth = exact[children[rows, move]]
+        if not worth.any():
+            return
+        won, lost = worth < 0, worth > 0  # for who moves at these edges
+        decided[rows[won]], exact[rows[won]] = True, 1.0
+        moves[rows[won]] = False
+        moves[rows[won], move[won]] = True
+        moves[rows[lost], move[lost]] = False
+        hopeless = rows[lost][~moves[rows[lost]].any(1)]
+        decided[hopeless], exact[hopeless] = True, -1.0
+
+    boards[first] = roots
+    over, root_value = game.ended(roots)
+    decided[first], exact[first] = over, root_value
+    root_value[~over] = expand(first[~over])
+    going = np.flatnonzero(~decided[first])
     if noise is not None:
-        rows = first[open_trees]
-        share = np.where(legal[rows], noise[open_trees], 0.0)
+        rows = first[going]
+        share = np.where(moves[rows], noise[going], 0.0)
         share = share / np.maximum(share.sum(1, keepdims=True), 1e-12)
         priors[rows] = (1.0 - noise_share) * priors[rows] + noise_share * share
-    penalty = np.float32(-np.inf)
-    for simulation in range(1, simulations + 1):
+    for simulation in range(1, nodes):
+        if not len(going):
+            break
         # Go down, all trees at once, until an edge has no child or leads to an end.
         path: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
-        reached = np.zeros(trees, np.int64)  # the row that each tree's descent ends in
-        edge = np.zeros(trees, np.int64)
-        at, rows = open_trees, first[open_trees]
+        parent, edge, child = np.zeros((3, trees), np.int64)  # the last edge, where it leads
+        at, rows = going, first[going]
         while len(at):
             n = visits.take(rows, 0)
             # U(s, a) = c P(s, a) sqrt(sum_b N(s, b) + 1) / (1 + N(s, a)); Q = 0 for what is untried
             score = priors.take(rows, 0) * (c_puct * np.sqrt(n.sum(1, keepdims=True) + 1.0))
             score /= n + 1.0
             score += values.take(rows, 0) / np.maximum(n, 1.0)
-            score[~legal.take(rows, 0)] = penalty
+            score[~moves.take(rows, 0)] = -np.inf
             move = score.argmax(1)
             path.append((at, rows, move))
-            child = children[rows, move]
-            reached[at], edge[at] = child, move
-            new = child == 0
-            if new.any():
-                reached[at[new]] = -rows[new] - 1  # the parent, marked
-            on = ~new & ~over[child]
-            at, rows = at[on], child[on]
-        # Add one position to every tree whose descent ended at an edge without a child.
+            below = children[rows, move]
+            parent[at], edge[at], child[at] = rows, move, below
+            on = (below > 0) & ~decided[below]
+            at, rows = at[on], below[on]
+        # Add one position to every tree whose descent ended at an edge without a child; the others
+        # ended in a draw.
         value = np.zeros(trees, np.float32)
-        grown = open_trees[reached[open_trees] < 0]
-        parents = -reached[grown] - 1
+        grown = going[child[going] == 0]
         fresh = first[grown] + simulation
-        result = game.play(flat_boards[parents], edge[grown])
-        flat_boards[fresh], over[fresh] = result.boards, result.over
-        exact[fresh] = np.where(result.won, -1.0, 0.0)  # who is to move has lost
-        children[parents, edge[grown]] = fresh
-        reached[grown] = fresh
-        value[open_trees] = exact[reached[open_trees]]
-        ask = ~result.over
-        if ask.any():
-            value[grown[ask]] = expand(fresh[ask])
+        boards[fresh] = game.place(boards[parent[grown]], edge[grown])[0]
+        children[parent[grown], edge[grown]] = fresh
+        full = ~game.legal(boards[fresh]).any(1)
+        decided[fresh] = full
+        value[grown[~full]] = expand(fresh[~full])
         # Back: what a position is worth to who moves in it is a loss for who moved before.
-        root_value[open_trees] += _back_up(path, value, visits, values)[open_trees]
+        for at, rows, move in reversed(path):
+            value[at] = -value[at]
+            visits[rows, move] += 1.0
+            values[rows, move] += value[at]
+            settle(rows, move)
+        root_value[going] += value[going]
+        going = going[~decided[first[going]]]
     counts = visits[first].astype(np.int64)
-    mean = np.where(over[first], root_value, root_value / nodes).astype(np.float32)
+    done = counts.sum(1)
+    # Moves that were found to lose do not count, unless all do; a root that was decided without a
+    # search has its answers, and one whose moves are left untried takes any of them.
+    counts *= moves[first] | ~moves[first].any(1, keepdims=True)
+    counts[~counts.any(1)] = moves[first[~counts.any(1)]]
+    mean = np.where(decided[first], exact[first], root_value / (done + 1)).astype(np.float32)
     return Searched(counts, priors[first], mean)
-
-
-def _back_up(
-    path: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]],
-    value: Floats,
-    visits: Floats,
-    values: Floats,
-) -> Floats:
-    """Add values [B] of where descents ended to their edges; return them as seen at the roots."""
-    seen = value.copy()
-    for at, rows, move in reversed(path):
-        seen[at] = -seen[at]
-        visits[rows, move] += 1.0
-        values[rows, move] += seen[at]
-    return seen
 
 
 def masked_softmax(logits: Floats, allowed: Flags) -> Floats:

@@ -17,7 +17,8 @@ class BoardNetwork(nn.Module):
 
     The board goes in as two planes, one for each side. With blocks it is read by convolutions of
     3 x 3 with residual connections, without them by an MLP. With `lines` the MLP also sees which
-    lines hold 1, 2, ... pieces of one side and none of the other. The value is a tanh.
+    lines hold 1, 2, ... pieces of one side and none of the other, and which empty cells would
+    complete a line of each side. The value is a tanh.
 
     Args:
         game: What is played.
@@ -44,11 +45,8 @@ class BoardNetwork(nn.Module):
         width = 2 * game.cells
         self.sees_lines = lines and not blocks
         if self.sees_lines:
-            within = torch.zeros(game.cells, len(game.lines))  # which cell is in which line
-            for line, cells in enumerate(game.lines):
-                within[torch.from_numpy(cells), line] = 1.0
-            self.register_buffer("lines", within, persistent=False)
-            width += 2 * (game.in_row - 1) * len(game.lines)
+            self.register_buffer("lines", torch.from_numpy(game.within), persistent=False)
+            width += 2 * (game.in_row - 1) * len(game.lines) + 2 * game.cells
         if blocks:
             self.stem = nn.Conv2d(2, channels, 3, padding=1)
             self.blocks = nn.ModuleList(_Residual(channels) for _ in range(blocks))
@@ -76,18 +74,23 @@ class BoardNetwork(nn.Module):
             x = F.relu(self.squeeze(x))
         seen = x.flatten(1)
         if self.sees_lines:
-            seen = torch.cat([seen, self._line_features(x.flatten(2))], 1)
+            seen = torch.cat([seen, *self._line_features(board.flatten(1).float())], 1)
         x = self.layers(seen)
         return torch.cat([self.policy(x), torch.tanh(self.value(x))], 1)
 
-    def _line_features(self, sides: Tensor) -> Tensor:
-        """Return 1 where a line holds k pieces of one side alone, [B, 2 (in_row - 1) lines]."""
-        own, other = (sides @ self.lines).unbind(1)  # [B, lines] pieces of each side
-        free = (other == 0).float(), (own == 0).float()
-        counts = range(1, self.game.in_row)
-        found = [(own == k).float() * free[0] for k in counts]
-        found += [(other == k).float() * free[1] for k in counts]
-        return torch.cat(found, 1)
+    def _line_features(self, board: Tensor) -> tuple[Tensor, Tensor]:
+        """Return 1 where a line holds k pieces of one side alone, and where a piece completes one.
+
+        [B, 2 (in_row - 1) lines] for 1, 2, ... own pieces and then the other's, and [B, 2 cells].
+        """
+        last = self.game.in_row - 1
+        sums, pieces = board @ self.lines, board.abs() @ self.lines  # [B, lines]
+        alone = torch.where(sums.abs() == pieces, sums, 0.0)
+        counts = torch.tensor([*range(1, last + 1), *range(-1, -last - 1, -1)], device=board.device)
+        found = (alone[:, None] == counts[:, None]).float()  # [B, 2 last, lines]
+        lacking = found[:, [last - 1, 2 * last - 1]]  # one piece
+        cells = (lacking @ self.lines.T > 0) & (board == 0)[:, None]  # [B, 2, cells]
+        return found.flatten(1), cells.flatten(1).float()
 
 
 class _Residual(nn.Module):

@@ -28,6 +28,7 @@ class SearchOptions:
 
     Attributes:
         simulations: Positions that are looked at before a move; 0 takes the best by the network.
+        exploring: As many before a move that explores.
         c_puct: Weight of priors against values.
         noise_alpha: Of the Dirichlet noise at the root, when it explores.
         noise_share: Share of the noise in the priors.
@@ -36,6 +37,7 @@ class SearchOptions:
     """
 
     simulations: int
+    exploring: int
     c_puct: float
     noise_alpha: float
     noise_share: float
@@ -68,7 +70,8 @@ class SearchPolicy(Policy):
     """Search from every board that it is given, all of them at once.
 
     It explores by noise at the root and by drawing the first moves of a game by their visits. The
-    extra `visits` has the share of visits of each move, which the network learns from. Without
+    extras are what the network learns from: `visits`, the share of visits of each move, and
+    `value`, what the search thinks of the position. Without
     exploration it takes the move that was visited most: a function of the board alone.
     """
 
@@ -99,8 +102,9 @@ class SearchPolicy(Policy):
             alpha = np.full(game.actions, options.noise_alpha)
             # Gamma draws are those of a Dirichlet once they are scaled, which the search does.
             noise = self.rng.gamma(alpha, size=legal.shape).astype(np.float32)
+        simulations = options.exploring if explore else options.simulations
         found = search(
-            game, boards, self.evaluate, simulations=options.simulations, c_puct=options.c_puct,
+            game, boards, self.evaluate, simulations=simulations, c_puct=options.c_puct,
             noise=noise, noise_share=options.noise_share,
         )  # fmt: skip
         shares = visit_policy(found.visits, legal)
@@ -109,7 +113,8 @@ class SearchPolicy(Policy):
             return Action(best)
         early = np.count_nonzero(boards, axis=1) < options.sampled_moves
         drawn = self._draw(shares)
-        return Action(np.where(early, drawn, best), None, {"visits": shares})
+        extras = {"visits": shares, "value": found.value}
+        return Action(np.where(early, drawn, best), None, extras)
 
     def _draw(self, shares: Array) -> Array:
         """Return moves [N] that are drawn by shares^(1 / temperature)."""
