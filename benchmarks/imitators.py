@@ -290,8 +290,9 @@ def collect(out: Path) -> dict[str, Any]:
     """Return what was measured, by case: scores, their interquartile mean, and the verdict."""
     found: dict[str, Any] = {"schema": evidence.SCHEMA, "cases": {}}
     for case in CASES.values():
-        paths = sorted((out / "seeds").glob(f"{case.name}-[0-9]*.json"))
-        seeds = [evidence.read_json(path) for path in paths]
+        paths = (out / "seeds").glob(f"{case.name}-[0-9]*.json")
+        by_seed = sorted(paths, key=lambda path: int(path.stem.removeprefix(f"{case.name}-")))
+        seeds = [evidence.read_json(path) for path in by_seed]
         if not seeds:
             continue
         scores = [float(one["score"]) for one in seeds]
