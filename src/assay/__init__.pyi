@@ -175,7 +175,7 @@ class CFR(Managed):
     ) -> None: ...
 
 class CQL(Managed):
-    """Critics that distrust what the data does not show. For narrow data; slower than IQL."""
+    """Critics that distrust what the data does not show. For mixed data; slower than IQL."""
     def __init__(
         self, env: EnvLike | None = None, *, name: str | None = None,
         root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,
