@@ -5,8 +5,9 @@
 
 `run` trains who acted in each environment and records a random, a medium, a replay and an expert
 set; trains every algorithm on every set with every seed; lets those that can go on in the
-environment do so from the medium set, for half of the steps of who acted; and ranks policies by
-fitted Q evaluation against the returns that they were really played for. Every part is a process of
+environment do so from the medium set, for half of the steps of who acted; asks policies that take a
+return for three of them; and ranks policies by fitted Q evaluation against the returns that they
+were really played for. Every part is a process of
 its own on one thread, and a line of `evidence/offline.jsonl`: what is there is not run again, and a
 run that was interrupted goes on from its checkpoint. Runs and sets stay in `--work`. `table` judges
 as `assay compare` does: a difference counts where Welch's and the permutation test both find it,
@@ -20,7 +21,7 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,11 +51,12 @@ TUNED: dict[tuple[str, str, str], dict[str, Any]] = {
     ("Pendulum-v1", "expert", "rebrac"): {"actor_beta": 1.0},
 }
 TUNING = ("iql", "cql", "td3_bc", "rebrac")  # go on with the environment, beside who acted
+FOLLOWS, TARGETS = ("dt",), (0.1, 0.5, 0.9)  # between the worst and the best return of the replay
 EXPERT_SHARE, SPEARMAN, ALPHA = 0.95, 0.8, 0.05
 FEWEST, RANKED = 5, 8  # policies that are ranked
 APART = 0.02  # of the range of returns, that two of them differ by at least
 TIMEOUT = 6 * 3_600
-Kind = Literal["prepare", "learn", "tune", "rank"]
+Kind = Literal["prepare", "learn", "follow", "tune", "rank"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ class Part:
     """One part of the whole: a line of the store.
 
     Attributes:
-        kind: Train who acts and record the sets; learn from one; go on online; or rank policies.
+        kind: Train who acts and record the sets; learn from one; ask for returns; go on online; or
+            rank policies.
         env: Where.
         quality: Of the set that is learned from.
         algorithm: Who learns.
@@ -125,8 +128,10 @@ def do(part: Part, work: Path, out: Path) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     began = time.perf_counter()
-    does = {"prepare": _prepare, "learn": _learn, "tune": _tune, "rank": _rank}[part.kind]
-    found = does(part, work, out)
+    does = {
+        "prepare": _prepare, "learn": _learn, "follow": _follow, "tune": _tune, "rank": _rank,
+    }  # fmt: skip
+    found = does[part.kind](part, work, out)
     return found | {"seconds": round(time.perf_counter() - began, 1)}
 
 
@@ -161,14 +166,36 @@ def _prepare(part: Part, work: Path, out: Path) -> dict[str, Any]:
 
 
 def _learn(part: Part, work: Path, out: Path) -> dict[str, Any]:
+    config = _learns(part, work)
+    found = {"updates_done": config["run"]["updates"], "sha256": _hash(config["run"]["data"])}
+    return _played(part, work, config) | found
+
+
+def _learns(part: Part, work: Path) -> dict[str, Any]:
+    """Return the configuration of a run that learns from a set."""
     data = set_path(work, part.env, part.quality)
     settings: dict[str, Any] = {"data": str(data), "eval_every": 0, **_quiet(part.seed)}
     settings |= TUNED.get((part.env, part.quality, part.algorithm), {})
     if part.updates is not None:
         settings["updates"] = part.updates
-    config = _resolved(part.algorithm, part.env, settings)
-    found = {"updates_done": config["run"]["updates"], "sha256": _hash(data)}
-    return _played(part, work, config) | found
+    return _resolved(part.algorithm, part.env, settings)
+
+
+def _follow(part: Part, work: Path, out: Path) -> dict[str, Any]:
+    """Ask the policy that was learned from a set for low to high returns of that set."""
+    from assay.data.files import load
+    from assay.data.summary import summarise
+
+    config = _learns(part, work)
+    run = _finished(work, replace(part, kind="learn"), config)
+    returns = summarise(load(config["run"]["data"])).returns
+    low, high = float(returns.min()), float(returns.max())
+    asked = [round(low + share * (high - low), 3) for share in TARGETS]
+    got = [
+        run.evaluate(EPISODES, seed=1_000_000 + part.seed, settings={"target_return": one}).mean
+        for one in asked
+    ]
+    return {"asked": asked, "got": evidence.rounded(got), "sha256": _hash(config["run"]["data"])}
 
 
 def _tune(part: Part, work: Path, out: Path) -> dict[str, Any]:
@@ -266,7 +293,7 @@ def _resolved(algorithm: str, env: str, settings: dict[str, Any]) -> dict[str, A
     return resolve(algorithm, env, settings, look=lambda given: look_at(env, given)).to_dict()
 
 
-def _hash(data: Path) -> str:
+def _hash(data: Path | str) -> str:
     from assay.data.files import load
 
     return load(data).content_hash
@@ -301,6 +328,11 @@ def parts(
     return {
         "prepare": [Part("prepare", env) for env in envs],
         "learn": learns,
+        "follow": [
+            replace(part, kind="follow")
+            for part in learns
+            if part.quality == "replay" and part.algorithm in FOLLOWS
+        ],
         "tune": tunes,
         "rank": [Part("rank", env) for env in envs],
     }
@@ -337,7 +369,7 @@ def _launch(part: Part, work: Path, out: Path) -> bool:
     if found is None:
         return True
     append(out, asdict(part) | found | {"machine": evidence.machine()})
-    shown = found.get("mean", found.get("spearman", ""))
+    shown = found.get("mean", found.get("got", found.get("spearman", "")))
     print(f"{part.name}: {shown} after {found['seconds']:.0f} s", flush=True)
     return False
 
@@ -370,7 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runner.add_argument("--qualities", default=",".join(QUALITIES))
     runner.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="such as 11,12")
     runner.add_argument("--updates", type=int, help="of every run, not those of its preset")
-    runner.add_argument("--stages", default="prepare,learn,tune,rank", help="some of these")
+    runner.add_argument("--stages", default="prepare,learn,follow,tune,rank", help="some of these")
     runner.add_argument("--jobs", type=int, default=1, help="processes at a time")
     runner.add_argument("--work", type=Path, default=WORK, help="where runs and sets are kept")
     for command in (runner, commands.add_parser("table", help="show what there is")):

@@ -84,7 +84,7 @@ def table(path: Path = STORE) -> str:
     rows, goals = _rows(path)
     if not rows:
         return "Not measured yet: `python benchmarks/offline.py run`."
-    goals += _tuned_goals(path)
+    goals += _followed_goals(path) + _tuned_goals(path)
     goals += [
         f"| {line['env']} | fitted Q ranks {len(line['policies'])} policies | Spearman "
         f"{line['spearman']:.2f} | {_yes(_ranks_well(line))} |"
@@ -100,8 +100,9 @@ def page_table(algorithm: str, path: Path = STORE) -> str:
     own = [row for name, row in _rows(path)[0] if name == algorithm]
     if not own:
         return ""
-    tuned = [goal for goal in _tuned_goals(path) if f"| {algorithm} after " in goal]
-    return "\n".join([*HEAD, *own, *(GOALS if tuned else ()), *tuned])
+    every = _followed_goals(path) + _tuned_goals(path)
+    goals = [g for g in every if f"| {algorithm} after " in g or f"| {algorithm} follows " in g]
+    return "\n".join([*HEAD, *own, *(GOALS if goals else ()), *goals])
 
 
 def _rows(path: Path) -> tuple[list[tuple[str, str]], list[str]]:
@@ -143,6 +144,24 @@ def _goals(
         made.append(
             f"| {env} expert | {algorithm} at {EXPERT_SHARE:.0%} of the expert | {share:.0%} | "
             f"{_yes(share >= EXPERT_SHARE)} |"
+        )
+    return made
+
+
+def _followed_goals(path: Path) -> list[str]:
+    """Return what policies returned that were asked for low to high returns: more for more."""
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for line in lines_of(path, "follow"):
+        found.setdefault((line["env"], line["quality"], line["algorithm"]), []).append(line)
+    made = []
+    for (env, quality, algorithm), seeds in found.items():
+        got = np.array([one["got"] for one in seeds])  # [seeds, targets]
+        rising = (np.diff(got, axis=1) > 0).all(1)
+        asked = ", ".join(number(x) for x in np.mean([one["asked"] for one in seeds], axis=0))
+        means = ", ".join(_iqm(list(column)) for column in got.T)
+        made.append(
+            f"| {env} {quality} | {algorithm} follows the returns {asked} | {means}; rising with "
+            f"{rising.sum()} of {len(seeds)} seeds | {_yes(bool(rising.all()))} |"
         )
     return made
 

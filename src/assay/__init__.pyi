@@ -75,11 +75,11 @@ class AIRL(Managed):
         target_kl: float | None = None, disc_lr: float | str = 0.0003, disc_updates: int = 16,
         disc_batch_size: int = 256, disc_hidden: Sequence[int] = (100, 100),
         disc_entropy: float = 0.001, gradient_penalty: float = 1.0, disc_normalize: bool = True,
-        state_only: bool = True, expert: str | Path | Dataset | Callable[[Any], Any],
-        expert_episodes: int = 10, env_steps: int = 100000, num_envs: int = 1,
-        randomize: dict[str, Any] = ..., curriculum: str | dict[str, Any] | None = None,
-        seed: int = 1, device: str = 'auto', compile: Literal['auto'] | bool = 'auto',
-        threads: int = 0,
+        state_only: bool = True, disc_history: int = 0,
+        expert: str | Path | Dataset | Callable[[Any], Any], expert_episodes: int = 10,
+        env_steps: int = 100000, num_envs: int = 1, randomize: dict[str, Any] = ...,
+        curriculum: str | dict[str, Any] | None = None, seed: int = 1, device: str = 'auto',
+        compile: Literal['auto'] | bool = 'auto', threads: int = 0,
         backend: Literal['auto', 'native', 'vector', 'sync', 'processes'] = 'auto',
         env_kwargs: dict[str, Any] = ..., max_episode_steps: int | None = None, embed_text: int = 0,
         wrappers: Sequence[str | dict[str, Any]] = (), eval_every: int | None = None,
@@ -176,7 +176,7 @@ class CFR(Managed):
     ) -> None: ...
 
 class CQL(Managed):
-    """Critics that distrust what the data does not show. For narrow data; slower than IQL."""
+    """Critics that distrust what the data does not show. For mixed data; slower than IQL."""
     def __init__(
         self, env: EnvLike | None = None, *, name: str | None = None,
         root: Path | str | None = None, preset: bool = True, lr: float | str = 0.0003,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -32,6 +32,10 @@ class TestContract(ImitationContract):
     algorithm = "airl"
     settings = SMALL
     updates = 8
+
+
+class TestContractWithAHistory(TestContract):
+    settings: ClassVar = {**SMALL, "disc_history": 20}
 
 
 def fill(net: ShapedReward) -> None:
@@ -124,6 +128,31 @@ class TestUpdate:
         # the final observation, log pi = log 1/2. V = 0, and the episodes do not touch.
         right = [-15 - math.log(0.25), 1 - math.log(0.5)]
         assert seen["target"].tolist() == pytest.approx(right, abs=1e-5)
+
+    def test_half_of_the_policys_steps_are_former_ones(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        algorithm = table(disc_history=10, disc_updates=1, disc_batch_size=4, lr=0.0)
+        batches: list[dict[str, Any]] = []
+        monkeypatch.setattr(algorithm, "disc_step", lambda batch, lr: batches.append(batch))
+        former, now = rollout(), rollout()
+        former.valid[1] = now.valid[0] = False  # state 1 with its end, then state 0 alone
+        algorithm.update(former)
+        with torch.no_grad():  # the policy of now: log 1/5 of action 1 in state 1
+            algorithm.net.head.weight.copy_(torch.tensor([[0.0, math.log(4)], [0.0, 0.0]]))
+        algorithm.update(now)
+        first, second = batches
+        assert first["obs"].tolist() == [1] * 4
+        assert second["obs"].tolist() == [1, 1, 0, 0] and second["next_obs"].tolist() == [
+            0,
+            0,
+            1,
+            1,
+        ]
+        assert second["terminated"].tolist() == [1, 1, 0, 0]
+        assert second["log_prob"].tolist() == pytest.approx(
+            [math.log(0.2)] * 2 + [math.log(0.5)] * 2
+        )
 
     @pytest.mark.parametrize(("ends", "ahead"), [(0.0, 0.5**2 * (10**2 + 20**2)), (1.0, 0.0)])
     def test_the_penalty_is_of_the_slope_of_f(self, ends: float, ahead: float) -> None:

@@ -55,6 +55,15 @@ def test_a_control_passes_by_failing(tmp_path: Path, scores: list[float], passed
     assert ("yes" if passed else "**no**") in imitators.table(found)
 
 
+def test_dagger_is_compared_with_bc(tmp_path: Path) -> None:
+    stored(tmp_path, "dagger-pendulum", [0.9, 1.0])
+    stored(tmp_path, "bc-pendulum", [0.3, 0.5])
+    text = imitators.table(imitators.collect(tmp_path))
+    # Variances 0.005 and 0.02: error sqrt(0.0125), df 0.0125^2 / (0.0025^2 + 0.01^2) = 1.4706,
+    # of which Student's 97.5 % point is 6.1881.
+    assert "DAgger less BC, means: +0.55 [-0.14, +1.24] (Welch, 95 %, p = 0.069)." in text
+
+
 def test_a_score_is_0_for_chance_and_1_for_the_expert(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ import offline_table  # noqa: E402
 
 from assay.core.errors import ConfigError  # noqa: E402
 from assay.data.files import load  # noqa: E402
+from assay.data.summary import summarise  # noqa: E402
 from assay.evaluation import fitted_q  # noqa: E402
 from assay.testing.envs import Identity  # noqa: E402
 
@@ -112,6 +113,22 @@ def test_the_table_says_which_goals_are_met(tmp_path: Path) -> None:
     assert "Not measured yet" in offline_table.table(tmp_path / "nothing.jsonl")
 
 
+@pytest.mark.parametrize(("last", "met"), [([-900.0, -400.0, -300.0], "yes"), ([-2, -1, -3], "no")])
+def test_returns_that_are_asked_for_are_followed_if_they_rise_with_every_seed(
+    tmp_path: Path, last: list[float], met: str
+) -> None:
+    path = store(tmp_path / "store.jsonl", {("replay", "dt"): [1.0, 1.0]})
+    asked = [-1000.0, -500.0, -100.0]
+    with path.open("a") as file:
+        for seed, got in enumerate(([-800.0, -600.0, -200.0], last), 1):
+            part = offline.Part("follow", "Pendulum-v1", "replay", "dt", seed)
+            file.write(json.dumps(vars_of(part) | {"asked": asked, "got": got}) + "\n")
+    [line] = [x for x in offline_table.table(path).splitlines() if "dt follows" in x]
+    assert "the returns -1,000.0, -500.0, -100.0 |" in line and line.endswith(f"| {met} |")
+    assert f"rising with {2 if met == 'yes' else 1} of 2 seeds" in line
+    assert line in offline_table.page_table("dt", path)
+
+
 def test_ranked_policies_differ_in_their_return() -> None:
     truths = {f"p{k}": value for k, value in enumerate([0.0, 1.0, 50.0, 50.5, 99.5, 100.0])}
     assert offline.apart(truths) == ["p0", "p2", "p4"]
@@ -156,7 +173,8 @@ def test_a_whole_benchmark_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(offline, "EPISODES", 5)
     monkeypatch.setattr(fitted_q.FitSettings, "__init__", _quick_fit)
     out, work = tmp_path / "out.jsonl", tmp_path / "work"
-    todo = offline.parts([env], ["bc", "iql"], ["random", "replay"], [1])
+    todo = offline.parts([env], ["bc", "iql", "dt"], ["random", "replay"], [1])
+    assert [part.name for part in todo["follow"]] == [f"follow-{env}-replay-dt-1"]
     assert [part.name for part in todo["tune"]] == [
         f"tune-{env}-medium-dqn-1", f"tune-{env}-medium-iql-1",
     ]  # fmt: skip
@@ -167,6 +185,11 @@ def test_a_whole_benchmark_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert set(offline.scores(out)) == {(env, "random"), (env, "replay")}
     text = offline_table.table(out)
     assert f"| {env} | replay |" in text
+    [followed] = offline.lines_of(out, "follow")
+    returns = summarise(load(work / "sets" / f"{env}-replay.hdf5")).returns
+    low, span = returns.min(), np.ptp(returns)
+    assert followed["asked"] == pytest.approx([low + share * span for share in (0.1, 0.5, 0.9)])
+    assert len(followed["got"]) == 3
     # Again: everything is there.
     monkeypatch.setattr(offline, "answer", lambda *_: pytest.fail("done before"))
     assert offline.run(todo, work, out, jobs=1) == 0

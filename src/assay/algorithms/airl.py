@@ -6,10 +6,12 @@ f(s, a, s') = g(s) + gamma h(s') - h(s). The potential h takes up what the dynam
 environment add, and g is left: a reward that can be optimised again in a changed environment. The
 policy is rewarded with log D - log(1 - D) = f - log pi. The environment's reward is not read.
 
-Deviations: the policy learns with PPO in place of TRPO, and the discriminator sees the last rollout
-alone, where the paper mixes in those of former iterations. The log-probability is that of the
-action as it was executed, within its bounds. Reward and potential normalise observations by
-statistics of their own, half of them the expert's, and f has GAIL's gradient penalty.
+Deviations: the policy learns with PPO in place of TRPO. With `disc_history`, half of what the
+discriminator sees of the policy is drawn evenly from all former rollouts, where the paper mixes in
+the last ones; by default it sees the last rollout alone. The log-probability is that of the policy
+as it is now for the action as it was executed, within its bounds. Reward and potential normalise
+observations by statistics of their own, half of them the expert's, and f has GAIL's gradient
+penalty.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from assay.algorithms.shared.adversarial import (
     true_successors,
 )
 from assay.algorithms.shared.proximal import clipped_loss, updates_per_rollout
+from assay.buffers.reservoir import Reservoir
 from assay.buffers.rollout import Rollout
 from assay.core.registry import register
 from assay.core.types import Batch, Spaces, Tree, action_mask, pack, unpack
@@ -60,6 +63,9 @@ class AIRL(Algorithm):
         state_only: bool = Field(
             True, description="Let the reward depend on the state alone, so that it transfers."
         )
+        disc_history: int = Field(
+            0, ge=0, description="Former steps that are kept; half of the policy's batch is theirs."
+        )
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
@@ -75,6 +81,7 @@ class AIRL(Algorithm):
             hidden=hp.disc_hidden, cnn=hp.cnn, network=hp.network,
         ).to(self.device)  # fmt: skip
         self.disc_inputs = DiscriminatorInputs(self)
+        self.history = Reservoir(hp.disc_history, self.rng)
         rule = Adam(eps=1e-5, max_grad_norm=hp.max_grad_norm)
         self.step = self.make_step([Objective("ppo", self.net, self._loss, rule)])
         self.disc_step = self.make_step([Objective("disc", self.reward, self._disc_loss)])
@@ -88,13 +95,9 @@ class AIRL(Algorithm):
         obs, *values = rollout_values(self.net, data, self.inputs)
         seen = self.disc_inputs
         seen.see(data)
-        action = self.tensors(flat_rows(data.action))
-        rows = self._steps(
-            (seen.arrays(flat_rows(data.obs)), seen.arrays(true_successors(data))),
-            action,
-            self.tensors(flat_rows(data.terminated)).to(torch.float32),
-            self._log_prob(obs, action),
-        )
+        states = pack("obs", flat_rows(data.obs)) | pack("next_obs", true_successors(data))
+        done = {"action": flat_rows(data.action), "terminated": flat_rows(data.terminated)}
+        rows = self._rows(states | done)
 
         def draw(index: Tensor, expert: Batch) -> dict[str, Tensor]:
             shown = unpack("obs", self.replay_tensors(expert))
@@ -103,9 +106,16 @@ class AIRL(Algorithm):
                 expert.terminated, self._log_prob(shown, expert.action),
             )  # fmt: skip
             own = {name: part[index] for name, part in rows.items()}
+            if self.history.size("steps"):
+                half = len(index) // 2
+                former = self._rows(self.history.sample("steps", half))
+                own = {k: torch.cat([former[k], part[half:]]) for k, part in own.items()}
             return own | {f"expert_{name}": part for name, part in theirs.items()}
 
         train_discriminator(self, self.disc_step, data, draw)
+        if self.hp.disc_history:
+            valid = flat_rows(data.valid)
+            self.history.add("steps", {k: part[valid] for k, part in (states | done).items()})
         with torch.no_grad():
             reward = self._logit(rows)[0].cpu().numpy().reshape(data.length, data.num_envs)
         learn_from_rewards(self, self.step, data, reward, obs, (values[0], values[1]))
@@ -114,6 +124,15 @@ class AIRL(Algorithm):
     def learned_reward(self, obs: Tree, action: Tensor) -> Any:
         """Return g [B], without its potential, observations as `disc_inputs` gives them."""
         return self.reward.g(obs, action).cpu().numpy()
+
+    def _rows(self, raw: dict[str, Any]) -> dict[str, Tensor]:
+        """Name the policy's steps, as they were collected, for the losses."""
+        seen, obs, action = self.disc_inputs, unpack("obs", raw), self.tensors(raw["action"])
+        return self._steps(
+            (seen.arrays(obs), seen.arrays(unpack("next_obs", raw))), action,
+            self.tensors(raw["terminated"]).to(torch.float32),
+            self._log_prob(self.inputs(obs), action),
+        )  # fmt: skip
 
     @torch.no_grad()
     def _log_prob(self, obs: Tree, action: Tensor) -> Tensor:

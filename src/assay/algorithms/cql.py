@@ -48,7 +48,7 @@ _OF_BOX = ("samples", "actor_lr", "alpha", "alpha_init", "alpha_lr", "target_ent
     traits=("recorded",),
 )
 class CQL(Algorithm):
-    """Critics that distrust what the data does not show. For narrow data; slower than IQL."""
+    """Critics that distrust what the data does not show. For mixed data; slower than IQL."""
 
     takes_both = True
 
