@@ -177,3 +177,8 @@ def test_an_environment_of_the_callers_is_not_closed() -> None:
     check(Closes)
     assert len(closed) == 1
     assert not check(gym.vector.SyncVectorEnv([Counter]))["made"].ok
+
+
+def test_a_double_that_was_rounded_past_its_bound_is_within() -> None:
+    above = partial(Constant, spaces.Box(0, 1, (1,), np.float64), np.array([1 + 2.3e-16]))
+    assert check(above)["observation range"].ok

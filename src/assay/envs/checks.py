@@ -245,15 +245,20 @@ def _look(mapped: ObservationMap, trace: _Trace, obs: Any, info: Any) -> None:
         if leaf.dtype.kind == "f":
             trace.largest = max(trace.largest or 0.0, float(np.abs(array).max(initial=0.0)))
         raw = np.asarray(leaf.read(obs))
-        if trace.outside is None and not leaf.source.contains(_as_declared(raw, leaf.source)):
+        if trace.outside is None and not _within(raw, leaf.source):
             trace.outside = _left(label, raw, leaf.source)
 
 
-def _as_declared(raw: np.ndarray[Any, Any], space: gym.Space[Any]) -> Any:
-    """Cast a value to the space's dtype, so that only its range is checked."""
+def _within(raw: np.ndarray[Any, Any], space: gym.Space[Any]) -> bool:
+    """Return whether a value is in a space, whatever its dtype.
+
+    What is within as float32 is within: networks get that, and a double may be rounded past 1.
+    """
     if isinstance(space, gym.spaces.Discrete):
-        return int(raw)
-    return raw.astype(space.dtype)
+        return space.contains(int(raw))
+    return space.contains(raw.astype(space.dtype)) or (
+        space.dtype == np.float64 and space.contains(raw.astype(np.float32))
+    )
 
 
 def _spaces(env: gym.Env[Any, Any]) -> CheckResult:
