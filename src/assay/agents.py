@@ -267,9 +267,8 @@ def require_spaces(spaces: Spaces, vector: Vector, fix: str = _CHANGED) -> None:
     def form(space: gym.Space[Any]) -> Any:
         if isinstance(space, gym.spaces.Dict):
             return {key: form(part) for key, part in space.items()}
-        size = getattr(space, "n", None)
         sizes = getattr(space, "nvec", np.zeros(0)).tolist()
-        return type(space), space.shape, space.dtype, None if size is None else int(size), sizes
+        return type(space), space.shape, space.dtype, getattr(space, "n", None), sizes
 
     for what in ("observation", "action"):
         before, after = getattr(spaces, what), getattr(vector.spaces, what)

@@ -286,9 +286,10 @@ def _observations(trace: _Trace) -> CheckResult:
 def _left(label: str, raw: Any, space: gym.Space[Any]) -> str:
     """Return which number left its bounds, or the whole where it is another shape."""
     if isinstance(space, gym.spaces.Box) and np.shape(raw) == space.shape:
-        bad = np.argwhere(~((raw >= space.low) & (raw <= space.high)))
-        if len(bad):
-            at = tuple(int(i) for i in bad[0])
+        value = raw.astype(np.float64)  # differences of bytes would wrap
+        beyond = np.maximum(space.low - value, value - space.high)
+        if (beyond > 0).any():  # the farthest: others may only be rounded
+            at = tuple(int(i) for i in np.unravel_index(beyond.argmax(), beyond.shape))
             bounds = f"[{space.low[at]:g}, {space.high[at]:g}]"
             place = f" at {list(at)}" if at else ""
             return f"{label} has {raw[at].item()!r}{place}, outside of {bounds}"
