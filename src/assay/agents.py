@@ -29,6 +29,10 @@ from assay.runs.directory import RunDirectory
 
 # What Gymnasium's `make_vec` keeps in a spec besides the environment's own settings.
 _OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
+_CHANGED = (
+    "Set wrappers, env_kwargs and the environment in config.yaml to those of the training, or "
+    "train again."
+)
 
 
 class Agent:
@@ -251,3 +255,25 @@ def required_vector(config: RunConfig, env: Any, episodes: int, fix: str) -> Vec
     raise ConfigError(
         f"The environment '{config.env}' was given as an object that cannot be copied.", fix
     )
+
+
+def require_spaces(spaces: Spaces, vector: Vector, fix: str = _CHANGED) -> None:
+    """Refuse a world whose observations or actions a run does not know.
+
+    Raises:
+        ConfigError: It has other spaces.
+    """
+
+    def form(space: gym.Space[Any]) -> Any:
+        if isinstance(space, gym.spaces.Dict):
+            return {key: form(part) for key, part in space.items()}
+        sizes = getattr(space, "nvec", np.zeros(0)).tolist()
+        return type(space), space.shape, space.dtype, getattr(space, "n", None), sizes
+
+    for what in ("observation", "action"):
+        before, after = getattr(spaces, what), getattr(vector.spaces, what)
+        if form(before) != form(after):
+            raise ConfigError(
+                f"{what}s are {after}; the run was trained on {before}.",
+                fix,
+            )

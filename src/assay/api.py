@@ -14,6 +14,7 @@ import gymnasium as gym
 from assay.agents import Agent as Agent
 from assay.agents import evaluation_vector as evaluation_vector
 from assay.agents import load as load
+from assay.agents import require_spaces
 from assay.agents import required_vector as required_vector
 from assay.algorithms.base import Algorithm
 from assay.core import seeding
@@ -335,6 +336,8 @@ def evaluate_agent(
     fix = "Call assay.evaluate(agent.policy, env, ...) with an environment of your own."
     vector = required_vector(config, env, episodes, fix)
     try:
+        if agent.algorithm.spaces.team is None:
+            require_spaces(agent.algorithm.spaces, vector)
         return _measure(agent.algorithm, agent.policy, vector, episodes, seed, sampled=sampled)
     finally:
         vector.close()

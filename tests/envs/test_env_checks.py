@@ -177,3 +177,13 @@ def test_an_environment_of_the_callers_is_not_closed() -> None:
     check(Closes)
     assert len(closed) == 1
     assert not check(gym.vector.SyncVectorEnv([Counter]))["made"].ok
+
+
+def test_a_double_that_was_rounded_past_its_bound_is_within() -> None:
+    above = partial(Constant, spaces.Box(0, 1, (1,), np.float64), np.array([1 + 2.3e-16]))
+    assert check(above)["observation range"].ok
+
+
+def test_the_number_that_is_farthest_outside_is_named() -> None:
+    env = partial(Constant, spaces.Box(0, 1, (2,), np.float64), np.array([1 + 2.3e-16, 1.5]))
+    assert "has 1.5 at [1], outside of [0, 1]" in check(env)["observation range"].detail

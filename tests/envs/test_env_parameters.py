@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -165,9 +166,10 @@ def test_what_only_a_reset_sets_is_no_parameter_of_copies(backend: Any) -> None:
 def test_an_environment_without_parameters_says_so() -> None:
     with (
         make_vector("simple_spread_v3", 1) as envs,
-        pytest.raises(EnvError, match="no parameters that can be set by name"),
+        pytest.raises(EnvError, match="no parameters that can be set by name") as caught,
     ):
         parameters(envs)
+    assert "env_kwargs.NAME" in str(caught.value.fix)
 
 
 class TestMujoco:
@@ -179,6 +181,13 @@ class TestMujoco:
         env = gym.make("Hopper-v5")
         yield env
         env.close()
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("mass", -1.0), ("body_mass[torso]", -0.5), ("opt.timestep", 0.0)]
+    )
+    def test_what_no_physics_has_is_refused(self, hopper: Any, name: str, value: float) -> None:
+        with pytest.raises(EnvError, match=rf"{re.escape(name)}={value:g}: expected"):
+            set_parameters(hopper, {name: value})
 
     def test_whole_fields_are_factors_and_single_numbers_are_set(self, hopper: Any) -> None:
         model = hopper.unwrapped.model

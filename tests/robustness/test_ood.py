@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,35 @@ def test_a_mistake_exits_with_2_and_writes_nothing(balancing: Path, tmp_path: Pa
     out.write_text("mine")
     result = CliRunner().invoke(app, ["test", "ood", str(balancing), "--out", str(out)])
     assert result.exit_code == 2 and "is a file" in result.stderr
+
+
+@pytest.mark.parametrize("attack", [False, True])
+def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_played(
+    balancing: Path, tmp_path: Path, attack: bool
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    command = ["test", "attack" if attack else "ood", str(balancing), "--episodes", "2"]
+    result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "file" / "report")])
+    assert result.exit_code == 2 and "nothing can be written to" in result.stderr
+    assert " cells" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [["test", "ood"], ["test", "attack"], ["explain"], ["evaluate"]]
+)
+def test_wrappers_that_were_changed_after_training_are_refused(
+    balancing: Path, tmp_path: Path, command: list[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(balancing, run)
+    config = (run / "config.yaml").read_text()
+    assert "wrappers: []" in config
+    (run / "config.yaml").write_text(config.replace("wrappers: []", "wrappers: [{frame_stack: 4}]"))
+    result = CliRunner().invoke(app, [*command, str(run), "--episodes", "2"])
+    assert result.exit_code == 2, result.output
+    assert "trained on Box" in result.stderr and "wrappers" in result.stderr
+
+
+def test_no_attack_is_not_all_attacks(balancing: Path) -> None:
+    result = CliRunner().invoke(app, ["test", "attack", str(balancing), "--attacks", ""])
+    assert result.exit_code == 2 and "There is no attack ''" in result.stderr

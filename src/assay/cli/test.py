@@ -151,7 +151,7 @@ def attack(
 
     check_place(out, pictures)
     plan = Plan(
-        tuple(name.strip() for name in attacks.split(",")) if attacks else DEFAULT,
+        tuple(name.strip() for name in attacks.split(",")) if attacks is not None else DEFAULT,
         _numbers("--budgets", budgets, BUDGETS),
         _numbers("--shares", shares, SHARES),
         steps,

@@ -90,6 +90,13 @@ def _by_setting(model: type[Model], errors: Sequence[Any]) -> list[list[Any]]:
     return list(groups.values())
 
 
+# What pydantic calls by Python's names.
+_PLAIN = {
+    "tuple_type": "expected a list, such as [a, b]",
+    "dict_type": "expected names with values, such as {name: value}",
+}
+
+
 def _line(model: type[Model], items: list[Any]) -> str:
     """Describe the error in one setting."""
     item = items[0]
@@ -102,7 +109,7 @@ def _line(model: type[Model], items: list[Any]) -> str:
         wanted = [one["msg"].partition(", ")[0].removeprefix(same) for one in items]
         return f"{item['loc'][0]}={item['input']!r}: {same.lower()}{' or '.join(wanted)}"
     reason = str(item["msg"]).removeprefix("Value error, ")
-    reason = reason[0].lower() + reason[1:]
+    reason = _PLAIN.get(item["type"], reason[0].lower() + reason[1:])
     # An error about several settings together does not need to repeat all their values.
     if isinstance(item["input"], Mapping) and not item["loc"]:
         return reason

@@ -245,15 +245,20 @@ def _look(mapped: ObservationMap, trace: _Trace, obs: Any, info: Any) -> None:
         if leaf.dtype.kind == "f":
             trace.largest = max(trace.largest or 0.0, float(np.abs(array).max(initial=0.0)))
         raw = np.asarray(leaf.read(obs))
-        if trace.outside is None and not leaf.source.contains(_as_declared(raw, leaf.source)):
+        if trace.outside is None and not _within(raw, leaf.source):
             trace.outside = _left(label, raw, leaf.source)
 
 
-def _as_declared(raw: np.ndarray[Any, Any], space: gym.Space[Any]) -> Any:
-    """Cast a value to the space's dtype, so that only its range is checked."""
+def _within(raw: np.ndarray[Any, Any], space: gym.Space[Any]) -> bool:
+    """Return whether a value is in a space, whatever its dtype.
+
+    What is within as float32 is within: networks get that, and a double may be rounded past 1.
+    """
     if isinstance(space, gym.spaces.Discrete):
-        return int(raw)
-    return raw.astype(space.dtype)
+        return space.contains(int(raw))
+    return space.contains(raw.astype(space.dtype)) or (
+        space.dtype == np.float64 and space.contains(raw.astype(np.float32))
+    )
 
 
 def _spaces(env: gym.Env[Any, Any]) -> CheckResult:
@@ -281,9 +286,10 @@ def _observations(trace: _Trace) -> CheckResult:
 def _left(label: str, raw: Any, space: gym.Space[Any]) -> str:
     """Return which number left its bounds, or the whole where it is another shape."""
     if isinstance(space, gym.spaces.Box) and np.shape(raw) == space.shape:
-        bad = np.argwhere(~((raw >= space.low) & (raw <= space.high)))
-        if len(bad):
-            at = tuple(int(i) for i in bad[0])
+        value = raw.astype(np.float64)  # differences of bytes would wrap
+        beyond = np.maximum(space.low - value, value - space.high)
+        if (beyond > 0).any():  # the farthest: others may only be rounded
+            at = tuple(int(i) for i in np.unravel_index(beyond.argmax(), beyond.shape))
             bounds = f"[{space.low[at]:g}, {space.high[at]:g}]"
             place = f" at {list(at)}" if at else ""
             return f"{label} has {raw[at].item()!r}{place}, outside of {bounds}"

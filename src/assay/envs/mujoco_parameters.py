@@ -35,6 +35,7 @@ SHORT: dict[str, tuple[str, ...]] = {
 _LISTED = ("body_mass", "dof_damping", "dof_armature", "jnt_stiffness")
 _ITEM = re.compile(r"^([a-z_0-9.]+)\[([^\]]+)\]$")
 _KEPT = "_assay_fields"  # the attribute of an environment that remembers what its model had
+_FIX = "Give another value, or another range."
 
 
 class Fields:
@@ -82,6 +83,11 @@ class Fields:
         """Set parameters that there are."""
         if not values:
             return
+        for name, value in values.items():
+            if name == "opt.timestep" and value <= 0:
+                raise EnvError(f"opt.timestep={value:g}: expected a number above 0.", _FIX)
+            if value < 0 and "body_mass" in self._fields(name):
+                raise EnvError(f"{name}={value:g}: expected no negative mass.", _FIX)
         self._values |= values
         touched = {field for name in self._values for field in self._fields(name)}
         for field in touched:

@@ -97,7 +97,8 @@ def _holder(env: Any) -> Any:
 def _without_parameters(env: Any) -> EnvError:
     return EnvError(
         f"'{label(env)}' has no parameters that can be set by name.",
-        "Give the environment methods parameters() and set_parameters(values), or numbers as "
+        "Name arguments of its constructor, as in randomize={env_kwargs.NAME: [low, high]}, or "
+        "give the environment methods parameters() and set_parameters(values), or numbers as "
         "attributes; a vector environment may have them with backend=sync.",
     )
 

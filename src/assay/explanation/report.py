@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from assay.agents import Agent, drawable, load, require_one_agent, required_vector
+from assay.agents import Agent, drawable, load, require_one_agent, require_spaces, required_vector
 from assay.core.errors import AssayError, ConfigError, require_counts
 from assay.core.images import is_image
 from assay.core.types import action_mask
@@ -179,6 +179,7 @@ def explain(
     fix = "Give a function that makes it."
     forgot = None
     with required_vector(config, env, episodes, fix) as vector:
+        require_spaces(agent.algorithm.spaces, vector)
         play: dict[str, Any] = {"episodes": episodes, "seed": seed, "max_steps": max_steps}
         visited = visit(agent.algorithm, vector, **play)
         if visited.states.carry is not None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from assay.agents import load, require_one_agent
+from assay.agents import load, require_one_agent, require_spaces
 from assay.core.errors import AssayError, ConfigError
 from assay.envs.make import make_vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
 from assay.loops.config import RunConfig
-from assay.robustness.ood import require_spaces, world
+from assay.robustness.ood import OTHER_WORLDS, world
 from assay.robustness.shifts import Change, level_change
 from assay.runs.directory import RunDirectory
 
@@ -57,7 +57,7 @@ def evaluate_levels(
     for name, change in changes.items():
         try:
             with world(config, change, episodes) as vector:
-                require_spaces(agent.algorithm.spaces, vector)
+                require_spaces(agent.algorithm.spaces, vector, OTHER_WORLDS)
                 found[name] = evaluate(
                     agent.policy, vector, episodes=episodes, seed=seed, explore=sampled
                 )

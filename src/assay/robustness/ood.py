@@ -10,9 +10,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from assay.agents import required_vector
+from assay.agents import require_spaces, required_vector
 from assay.core.errors import AssayError, ConfigError
-from assay.core.types import Spaces
 from assay.envs.make import make_env, make_vector
 from assay.envs.parameters import parameters, set_parameters
 from assay.envs.vector import Vector
@@ -25,6 +24,8 @@ from assay.robustness.measure import TOLERANCE, Verdict, check_tolerance, judge
 from assay.robustness.shifts import Change, Shift
 from assay.robustness.stage import Progress, Stage
 from assay.runs.directory import RunDirectory
+
+OTHER_WORLDS = "Choose worlds with the same spaces."
 
 _MOST_PARAMETERS = 16
 
@@ -76,7 +77,7 @@ def _play(stage: Stage, shift: Shift) -> EvaluationResult:
         )
     try:
         with np.errstate(all="ignore"), _world(stage, change) as vector:
-            require_spaces(stage.spaces, vector)
+            require_spaces(stage.spaces, vector, OTHER_WORLDS)
             result = stage.play(_actor(stage, change, str(shift.point)), vector)
     except AssayError as error:
         raise ConfigError(
@@ -180,26 +181,3 @@ def _make_started(
     env: str, kwargs: dict[str, Any], limit: int | None, options: dict[str, Any]
 ) -> gym.Env[Any, Any]:
     return _Started(make_env(env, env_kwargs=kwargs, max_episode_steps=limit), options)
-
-
-def require_spaces(spaces: Spaces, vector: Vector) -> None:
-    """Refuse a world whose observations or actions a run does not know.
-
-    Raises:
-        ConfigError: It has other spaces.
-    """
-
-    def form(space: gym.Space[Any]) -> Any:
-        if isinstance(space, gym.spaces.Dict):
-            return {key: form(part) for key, part in space.items()}
-        size = getattr(space, "n", None)
-        sizes = getattr(space, "nvec", np.zeros(0)).tolist()
-        return type(space), space.shape, space.dtype, None if size is None else int(size), sizes
-
-    for what in ("observation", "action"):
-        before, after = getattr(spaces, what), getattr(vector.spaces, what)
-        if form(before) != form(after):
-            raise ConfigError(
-                f"{what}s are {after}; the run was trained on {before}.",
-                "Choose worlds with the same spaces.",
-            )

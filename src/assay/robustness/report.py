@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,12 +64,22 @@ def check_place(place: Path | None, picture: str) -> None:
     """Refuse what no report can be written to, before anything is played.
 
     Raises:
-        ConfigError: Pictures are neither SVG nor PNG, or the place is a file.
+        ConfigError: Pictures are neither SVG nor PNG, or nothing can be written to the place.
     """
     if picture not in FORMATS:
         raise ConfigError(f"Pictures as '{picture}': expected {' or '.join(FORMATS)}.")
     if place is not None and place.exists() and not place.is_dir():
         raise ConfigError(f"'{place}' is a file: expected a directory for the report.")
+    if place is not None:
+        there = next(one for one in (place, *place.absolute().parents) if one.exists())
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"--out {place}: nothing can be written to '{there}': {error.strerror}.",
+                "Choose another directory, or make room and permit writing there.",
+            ) from None
 
 
 def markdown(title: str, verdict: Verdict, picture: str, sections: Sequence[str] = ()) -> str:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.agents import Agent, evaluation_vector, load, require_one_agent, required_vector
+from assay.agents import (
+    Agent,
+    evaluation_vector,
+    load,
+    require_one_agent,
+    require_spaces,
+    required_vector,
+)
 from assay.core.errors import ConfigError
 from assay.core.seeding import derive_rng
 from assay.envs.vector import Vector
@@ -55,6 +62,7 @@ class Stage:
         self.watched = Watched(self.policy, self.spaces.observation, self.rng("watch"))
         fix = "Only runs that were given an environment's id can be tested."
         with required_vector(self.config, None, episodes, fix) as vector:
+            require_spaces(self.spaces, vector)
             self.limit = vector.limit
             self.nominal = self.play(self.watched, vector)
             self.floor = floor if floor is not None else self._random(vector)
