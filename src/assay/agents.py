@@ -260,9 +260,13 @@ def required_vector(config: RunConfig, env: Any, episodes: int, fix: str) -> Vec
 def require_spaces(spaces: Spaces, vector: Vector, fix: str = _CHANGED) -> None:
     """Refuse a world whose observations or actions a run does not know.
 
+    Those of several agents are not compared.
+
     Raises:
         ConfigError: It has other spaces.
     """
+    if spaces.team is not None:
+        return
 
     def form(space: gym.Space[Any]) -> Any:
         if isinstance(space, gym.spaces.Dict):

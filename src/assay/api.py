@@ -336,8 +336,7 @@ def evaluate_agent(
     fix = "Call assay.evaluate(agent.policy, env, ...) with an environment of your own."
     vector = required_vector(config, env, episodes, fix)
     try:
-        if agent.algorithm.spaces.team is None:
-            require_spaces(agent.algorithm.spaces, vector)
+        require_spaces(agent.algorithm.spaces, vector)
         return _measure(agent.algorithm, agent.policy, vector, episodes, seed, sampled=sampled)
     finally:
         vector.close()

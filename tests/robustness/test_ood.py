@@ -229,18 +229,17 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_played(
     assert " cells" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    "command", [["test", "ood"], ["test", "attack"], ["explain"], ["evaluate"]]
-)
+@pytest.mark.parametrize("command", ["test ood", "test attack", "explain", "evaluate", "plot"])
 def test_wrappers_that_were_changed_after_training_are_refused(
-    balancing: Path, tmp_path: Path, command: list[str]
+    balancing: Path, tmp_path: Path, command: str
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(balancing, run)
     config = (run / "config.yaml").read_text()
     assert "wrappers: []" in config
     (run / "config.yaml").write_text(config.replace("wrappers: []", "wrappers: [{frame_stack: 4}]"))
-    result = CliRunner().invoke(app, [*command, str(run), "--episodes", "2"])
+    places = [str(run), str(balancing), "--video"] if command == "plot" else [str(run)]
+    result = CliRunner().invoke(app, [*command.split(), *places, "--episodes", "2"])
     assert result.exit_code == 2, result.output
     assert "trained on Box" in result.stderr and "wrappers" in result.stderr
 

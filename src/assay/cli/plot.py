@@ -118,7 +118,7 @@ def _refuse(given: dict[str, bool], where: str) -> None:
 
 
 def _film(runs: list[str], out: Path, episodes: int, seed: int, root: Path | None) -> None:
-    from assay.agents import drawable, load
+    from assay.agents import drawable, load, require_spaces, required_vector
     from assay.evaluation.video import record_beside
     from assay.loops.config import RunConfig
     from assay.runs.directory import group_runs
@@ -137,6 +137,10 @@ def _film(runs: list[str], out: Path, episodes: int, seed: int, root: Path | Non
                 f"Give one of them, for example {run}/{first.path.name}.",
             )
         config, agent = RunConfig.from_dict(first.config), load(first.path)
+        with required_vector(
+            config, None, 1, "Film runs of environments that have an id."
+        ) as vector:
+            require_spaces(agent.algorithm.spaces, vector)
         agents.append((run, agent.policy, drawable(config), config.run.wrappers))
     films = record_beside(agents, out, seed=seed, episodes=episodes)
     for run, film in zip(runs, films, strict=True):
