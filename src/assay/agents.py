@@ -272,7 +272,8 @@ def require_spaces(spaces: Spaces, vector: Vector, fix: str = _CHANGED) -> None:
         if isinstance(space, gym.spaces.Dict):
             return {key: form(part) for key, part in space.items()}
         sizes = getattr(space, "nvec", np.zeros(0)).tolist()
-        return type(space), space.shape, space.dtype, getattr(space, "n", None), sizes
+        size = int(space.n) if isinstance(space, gym.spaces.Discrete) else None
+        return type(space), space.shape, space.dtype, size, sizes
 
     for what in ("observation", "action"):
         before, after = getattr(spaces, what), getattr(vector.spaces, what)

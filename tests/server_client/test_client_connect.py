@@ -172,7 +172,7 @@ def test_a_spec_may_be_given_whole():
         with assay.connect(server.address, spec=spec, safe_action=2, client="ada") as agent:
             wait_for(lambda: "p" in server.specs)
             assert server.specs["p"] == spec == agent.spec and agent.act(OBS) == 2
-    with pytest.raises(ConfigError, match="algorithm is given, and a spec"):
+    with pytest.raises(ConfigError, match="algorithm is given, and the spec has its own"):
         assay.connect(AWAY, spec=spec, safe_action=2, algorithm="dqn")
     with pytest.raises(ConfigError, match="the spec is that of 'p'"):
         assay.connect(AWAY, "q", spec=spec, safe_action=2)
