@@ -174,6 +174,14 @@ def test_levels_are_ranked_by_score_and_by_age() -> None:
     units, tags = sampler.draw(np.random.default_rng(0), 2000)
     assert (tags == 0).mean() == pytest.approx(0.5, abs=0.04)
     assert set(known.values(units[tags == 0])["level"]) == {3, 99, 7, 9}
+    # a run that was saved before there was learnability goes on
+    saved = {k: v for k, v in sampler.state().items() if k not in ("tries", "new_rate")}
+    resumed: Any = plan.sampler(known)
+    resumed.load_state(saved)
+    for one in (sampler, resumed):
+        one.scored(np.array([[0.995], [0.2]]), np.full(2, -1), np.array([0.5, 0.6]))
+    assert resumed.found.tolist() == sampler.found.tolist()
+    np.testing.assert_array_equal(resumed.weights(), sampler.weights())
 
 
 def test_levels_that_are_solved_now_and_then_score_high() -> None:

@@ -71,8 +71,8 @@ class SearchPolicy(Policy):
 
     It explores by noise at the root and by drawing the first moves of a game by their visits. The
     extras are what the network learns from: `visits`, the share of visits of each move, and
-    `value`, what the search thinks of the position. Without
-    exploration it takes the move that was visited most: a function of the board alone.
+    `value`, what the search thinks of the position. Without exploration it takes the move that was
+    visited most: a function of the board alone.
     """
 
     network: Any

@@ -148,7 +148,10 @@ class ReplaySampler(Sampler):
 
     def load_state(self, state: State) -> None:
         """Restore what `state` returned."""
-        self.episodes, self.new_rate = int(state["episodes"]), float(state["new_rate"])
-        for name in ("units", "found", "played", "tries"):
+        self.episodes = int(state["episodes"])
+        for name in ("units", "found", "played"):
             setattr(self, name, np.array(state[name]))
+        # A run from before there was learnability has neither, and needs neither.
+        self.new_rate = float(state.get("new_rate", self.new_rate))
+        self.tries = np.array(state.get("tries", np.zeros((len(self.found), 2))))
         self._places = {key: place for place, key in enumerate(self._keys(self.units))}
