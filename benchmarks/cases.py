@@ -108,6 +108,15 @@ _U_MAZE: dict[str, Any] = {
         "continuing_task": False,
     },
 }  # fmt: skip
+# Three corridors of three cells, from the first to the last.
+_S_MAZE: dict[str, Any] = {
+    "env_kwargs": {
+        "maze_map": [[1, 1, 1, 1, 1], [1, "r", 0, 0, 1], [1, 1, 1, 0, 1], [1, 0, 0, 0, 1],
+                     [1, 0, 1, 1, 1], [1, 0, 0, "g", 1], [1, 1, 1, 1, 1]],
+        "continuing_task": False,
+        "max_episode_steps": 400,
+    },
+}  # fmt: skip
 # Networks, batches and updates of the size that HIRO's presets have there.
 _FLAT: dict[str, Any] = {
     "num_envs": 8, "hidden": (64, 64), "batch_size": 128, "lr": 1e-3, "tau": 0.01,
@@ -181,6 +190,11 @@ GROUPS: dict[str, tuple[Case, ...]] = {
         Case("sac-umaze", "sac", "PointMaze_UMaze-v3", 200_000, 0.2, 3.0,
              overrides=_U_MAZE | _FLAT | {"learning_starts": 1_000, "train_every": 8, "n_step": 3},
              control_of="hiro-umaze", measure="success"),
+        Case("hiro-smaze", "hiro", "PointMaze_UMaze-v3", 300_000, 0.6, 8.0,
+             overrides=_S_MAZE | {"train_every": 4}, measure="success"),
+        Case("sac-smaze", "sac", "PointMaze_UMaze-v3", 300_000, 0.2, 4.0,
+             overrides=_S_MAZE | _FLAT | {"learning_starts": 1_000, "n_step": 3},
+             control_of="hiro-smaze", measure="success"),
     ),
     "Lag between actor and learner": (
         Case("impala-lag", "impala", "CartPole-v1", 300_000, 475, 0.5, inclusive=True,

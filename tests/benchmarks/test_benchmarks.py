@@ -100,13 +100,14 @@ def test_the_goals_are_those_the_project_set() -> None:
         "impala-lag": (ANY, "≥ 475"),
         "hiro-longmaze": (ANY, "> 0.6"),
         "hiro-umaze": (ANY, "> 60% success"),
+        "hiro-smaze": (ANY, "> 60% success"),
         "ppo-rnd-chain": (ANY, ANY),
     }
     assert cases.CASES["redq-pendulum"].env_steps <= 20_000
     controls = {c.name: c.goal for c in cases.CASES.values() if c.control_of is not None}
     assert controls.keys() == {
         "ppo-novel", "ppo-recall", "dqn-recall", "sac-fetchreach", "impala-lag-uncorrected",
-        "ppo-chain", "sac-longmaze", "sac-umaze",
+        "ppo-chain", "sac-longmaze", "sac-umaze", "sac-smaze",
     }  # fmt: skip
     assert controls["ppo-novel"] == "< 150" and controls["sac-fetchreach"] == "< 20% success"
     assert cases.CASES["ppo-cartpole"].met(500.0) and not cases.CASES["ppo-cartpole"].met(499.9)
