@@ -171,6 +171,8 @@ def test_dynamics_are_factors_and_parameters_are_values(balancing: Path) -> None
     [
         ({"action_delay": [500]}, "makes the environment unsolvable: episodes end after 500"),
         ({"start": [{"low": 5.0, "high": 5.1}]}, "unsolvable: every episode is over after 1"),
+        ({"start": [{"low": 1, "high": -1}]}, r"^.*reset refuses the options .*high': -1.*\n.*$"),
+        ({"start": [{"low": "a"}]}, "refuses the options {'low': 'a'}"),
         ({"levels": ["Acrobot-v1"]}, "the run was trained on"),
         ({"env_kwargs": {"lenght": [1]}}, "no setting 'lenght'"),
         ({"dynamics": {"gravty": [2]}}, "no parameter 'gravty'"),

@@ -152,8 +152,8 @@ def suite(
 
     To the checks of `assay envs check` it adds: copies are independent, processes and native
     versions give the same episodes, a new episode follows each end, seeds change what they should,
-    and memory does not grow. The exit code is 0 if everything passed, 1 if a check failed (an
-    environment that cannot be made is one), and 2 for a mistake in the command.
+    and memory does not grow. The exit code is 0 if everything passed, 1 if a check failed (that an
+    environment can be made is one), and 2 for a mistake in the command, such as an unknown id.
     """
     from assay.core import registry
     from assay.envs.suite import check_suite
@@ -194,10 +194,12 @@ def _expand(names: list[str]) -> list[str]:
     from fnmatch import fnmatchcase
 
     from assay.core.errors import ConfigError
+    from assay.envs.make import find_spec
 
     ids: list[str] = []
     for name in names:
         if not set(name) & set("*?["):
+            find_spec(name)  # refuses what nobody registers, before anything is checked
             ids.append(name)
             continue
         import gymnasium as gym

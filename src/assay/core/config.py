@@ -63,10 +63,12 @@ def _takes_flags(annotation: Any) -> bool:
     return any(arg is True or _takes_flags(arg) for arg in get_args(annotation))
 
 
-def parse(model: type[ModelT], values: Mapping[str, Any], *, what: str) -> ModelT:
+def parse(
+    model: type[ModelT], values: Mapping[str, Any], *, what: str, fix: str | None = None
+) -> ModelT:
     """Build `model` from `values`, turning validation failures into one clear message.
 
-    `what` is being configured, for the message ("ppo", "the run").
+    `what` is being configured, for the message ("ppo", "the run"), and `fix` how it is written.
 
     Raises:
         ConfigError: Names each bad key with its value, what was expected and the nearest name.
@@ -75,7 +77,24 @@ def parse(model: type[ModelT], values: Mapping[str, Any], *, what: str) -> Model
         return model(**values)
     except pydantic.ValidationError as error:
         lines = [_line(model, items) for items in _by_setting(model, error.errors())]
-        raise ConfigError(f"Bad settings for {what}: " + "; ".join(lines)) from None
+        raise ConfigError(f"Bad settings for {what}: " + "; ".join(lines), fix) from None
+
+
+def example(model: type[Model], name: str) -> str:
+    """Return how settings name a model, with the examples of the fields that it needs.
+
+    Example:
+        >>> class Crop(Model):
+        ...     rows: int = pydantic.Field(examples=[60])
+        >>> example(Crop, "crop")
+        '{crop: {rows: 60}}'
+    """
+    needed = [
+        f"{key}: {(field.examples or ['...'])[0]}"
+        for key, field in model.model_fields.items()
+        if field.is_required()
+    ]
+    return f"{{{name}: {{{', '.join(needed)}}}}}" if needed else name
 
 
 def _by_setting(model: type[Model], errors: Sequence[Any]) -> list[list[Any]]:
@@ -110,6 +129,8 @@ def _line(model: type[Model], items: list[Any]) -> str:
         return f"{item['loc'][0]}={item['input']!r}: {same.lower()}{' or '.join(wanted)}"
     reason = str(item["msg"]).removeprefix("Value error, ")
     reason = _PLAIN.get(item["type"], reason[0].lower() + reason[1:])
+    if item["type"] == "too_short":
+        reason = f"expected a list of {item['ctx']['min_length']} or more"
     # An error about several settings together does not need to repeat all their values.
     if isinstance(item["input"], Mapping) and not item["loc"]:
         return reason

@@ -174,7 +174,16 @@ class _Started(gym.Wrapper[Any, Any, Any, Any]):
         self._options = options
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self.env.reset(seed=seed, options={**self._options, **(options or {})})
+        given = {**self._options, **(options or {})}
+        try:
+            return self.env.reset(seed=seed, options=given)
+        except Exception as error:  # without options it was reset before
+            raise ConfigError(
+                f"its reset refuses the options {given} ({type(error).__name__}: "
+                f"{str(error).rstrip('.')}).",
+                "Give options that its reset takes, such as start={low: -0.2, high: 0.2} for "
+                "classic control.",
+            ) from error
 
 
 def _make_started(

@@ -19,7 +19,10 @@ Units = NDArray[np.float64]
 Pair = tuple[float, float]
 
 _KINDS = ("uniform", "log_uniform", "gaussian", "integer", "choice")
-_FIX = "Write [low, high], or {uniform: [low, high]}, {log_uniform: ...}, {gaussian: [mean, std]}."
+_FIX = (
+    "Write [low, high], {log_uniform: [low, high]}, {gaussian: [mean, std]}, "
+    "{integer: [first, last]} or {choice: [a, b]}."
+)
 
 
 class Range(Model):
@@ -91,6 +94,10 @@ class Range(Model):
             place = (int(np.abs(options - value).argmin()) + 0.5) / len(options)
         return min(max(place, 0.0), 1.0)
 
+    def ends(self) -> Pair:
+        """Return the places of the lowest and highest values; 0.1 % of a Gaussian are beyond."""
+        return (0.0, 1.0) if self.gaussian is None else (0.001, 0.999)
+
     @property
     def count(self) -> int | None:
         """Return how many values there are, or None if any number of them."""
@@ -113,9 +120,16 @@ class Ranges:
     """
 
     def __init__(self, ranges: Mapping[str, Range], usual: Mapping[str, float]) -> None:
-        self.names = list(ranges)
+        self.names, self.own = list(ranges), dict(usual)
         self.ranges = list(ranges.values())
         self.usual = np.array([one.unit(usual[name]) for name, one in ranges.items()])
+
+    def ends(self) -> Units:
+        """Return points [2 P, P]: one parameter at an end of its range, the others as usual."""
+        points = np.repeat(self.usual[None], 2 * len(self.ranges), 0)
+        for index, one in enumerate(self.ranges):
+            points[2 * index : 2 * index + 2, index] = one.ends()
+        return points
 
     def values(self, units: Units) -> dict[str, Units]:
         """Return values by name, each [n]."""
@@ -144,5 +158,5 @@ def read_ranges(given: Mapping[str, Any]) -> dict[str, Range]:
             one = {"uniform": one}
         if not isinstance(one, Mapping):
             raise ConfigError(f"randomize: '{one}' is not a range for {name}.", _FIX)
-        found[name] = parse(Range, one, what=f"randomize, {name}")
+        found[name] = parse(Range, one, what=f"randomize, {name}", fix=_FIX)
     return found

@@ -107,8 +107,8 @@ class Generated(Judged):
     neighbours in place of a generative network.
     """
 
-    low: float = Field(description="Tasks whose mean is below are too hard.")
-    high: float = Field(description="Tasks whose mean is above are too easy.")
+    low: float = Field(examples=[100], description="Tasks whose mean is below are too hard.")
+    high: float = Field(examples=[400], description="Tasks whose mean is above are too easy.")
     tries: int = Field(3, gt=0, description="Episodes after which a task is judged.")
     tasks: int = Field(32, gt=0, description="Tasks that are played at a time.")
     noise: float = Field(0.1, gt=0, le=1, description="How far neighbours are, of the ranges.")
@@ -138,7 +138,9 @@ class Reverse(Generated):
     """
 
     fresh: float = Field(0.0, ge=0, le=1, description="Share of new tasks from the whole ranges.")
-    begin: dict[str, float] = Field(description="The easy task: a value for every parameter.")
+    begin: dict[str, float] = Field(
+        examples=["{gravity: 9.8}"], description="The easy task: a value for every parameter."
+    )
 
     def sampler(self, ranges: Ranges) -> Sampler:
         """Return what draws for it."""
