@@ -306,6 +306,12 @@ def test_the_example_of_a_message_is_right(name: str, kind: Any) -> None:
     assert isinstance(made, kind)
 
 
+def test_clipped_bytes_stay_bytes() -> None:
+    with make_vector(Picture, 1, wrappers=[{"clip_obs": 100.5}]) as vector:
+        space, seen = vector.spaces.observation, vector.reset(0)
+        assert seen.dtype == space.dtype == np.uint8 and seen.max() <= space.high.max() == 100
+
+
 def test_what_an_example_says_works() -> None:
     with make_vector("CartPole-v1", 2, wrappers=[{"clip_obs": 10}, "rescale"]) as vector:
         assert np.abs(vector.reset(0)).max() <= 1

@@ -142,7 +142,7 @@ class ClipObs(OfEntry):
         """Return a backend around another one."""
 
         def change(x: NDArray[Any]) -> NDArray[Any]:
-            return np.clip(x, -self.bound, self.bound)
+            return np.clip(x, -self.bound, self.bound).astype(x.dtype)  # bytes stay bytes
 
         return EntryLayer(inner, self.key, lambda box: mapped(box, change), change, "clip_obs")
 
