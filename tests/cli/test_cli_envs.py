@@ -53,6 +53,8 @@ def test_failures_exit_with_1_and_mistakes_with_2(
     assert result.exit_code == 1
     assert "1 of 2 environments failed." in result.stdout and "no robot" in result.stdout
     assert "1/2 FrozenLake-v1: ok" in result.stderr
+    result = cli("envs", "suite", "FrozenLake-v1", "CartPole-v1", *options, "--html", "/proc/x/y")
+    assert result.exit_code == 2 and "/proc/x" in result.stderr and "ok" not in result.stderr
     for unknown in ("Nowhere-v0", "Nowhere*", "nowhere:Any-v0"):
         page = tmp_path / "page.html"
         result = cli("envs", "suite", "FrozenLake-v1", unknown, *options, "--html", page)

@@ -18,7 +18,7 @@ from assay.envs.make import make_vector
 from assay.envs.parameters import parameters
 from assay.envs.start_check import check_ends
 from assay.envs.variation.base import Sampler
-from assay.envs.variation.ranges import Ranges, read_ranges
+from assay.envs.variation.ranges import Range, Ranges, read_ranges
 from assay.envs.variation.sampling import Generated, LearningProgress, Reverse
 from assay.envs.variation.settings import varied
 from assay.envs.variation.widening import Adr
@@ -179,7 +179,7 @@ def test_success_counts_if_asked_for() -> None:
         assert low == 0.0 and 0.65 <= high <= 0.8  # up to where it succeeds
     with make_vector(Counter, 1, randomize={"level": [0, 1]}, curriculum=plan) as envs:
         envs.reset(0)
-        with pytest.raises(AssayError, match="measure=success, which the environment does not"):
+        with pytest.raises(AssayError, match="goes by success, which the environment does not"):
             for _ in range(40):
                 envs.step(np.zeros(1, np.int64))
 
@@ -307,7 +307,9 @@ def test_evaluations_are_in_the_environment_as_it_is(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"randomize": {"gravty": [8, 12]}}, "Did you mean 'gravity'?"),
-        ({"randomize": {"gravity": [12, 8]}}, "goes from 12 to 8: it is upside down"),
+        ({"randomize": {"gravity": [12, 8]}}, "goes from 12 to 8; the second must be above"),
+        ({"randomize": {"gravity": [1, 1]}}, "goes from 1 to 1; the second must be above"),
+        ({"randomize": {"gravity": {"integer": [0, 10**30]}}}, "goes beyond 9,007,199,254,740,992"),
         ({"randomize": {"gravity": 3}}, "'3' is not a range for gravity"),
         ({"randomize": {"gravity": {"log_uniform": [0, 8]}}}, "which is not above 0"),
         ({"randomize": {"gravity": {"gaussian": [9, -1]}}}, "standard deviation is -1"),
@@ -337,6 +339,14 @@ def test_evaluations_are_in_the_environment_as_it_is(tmp_path: Path) -> None:
             },
             "begin has no value of masspole",
         ),
+        (
+            {
+                "randomize": {"gravity": [5, 15]},
+                "curriculum": {"reverse": {"low": 1, "high": 2, "begin": {"gravity": 99}}},
+            },
+            "begin has gravity=99, which is not in its range; the nearest value there is 15",
+        ),
+        ({"wrappers": [3]}, "wrappers.0=3: input should be a valid string or a valid dictionary"),
     ],
 )
 def test_mistakes_are_named_and_leave_nothing(
@@ -494,3 +504,8 @@ def test_what_was_made_again_before_a_seed_does_not_matter_after_it() -> None:
         for _ in range(12):
             found = [envs.step(np.zeros(1, np.int64))[0] for envs in (one, two)]
             np.testing.assert_array_equal(*found)
+
+
+def test_many_levels_take_no_memory() -> None:
+    many = Range(integer=(0, 10**15))
+    assert many.values(np.array([many.unit(10**14)])) == [10**14]

@@ -289,6 +289,7 @@ def test_a_run_is_resumed_and_acts(tmp_path: Path) -> None:
         (Count, {"rescale": {"low": 1, "high": 1}}, "low=1"),
         (Picture, {"crop": {"height": 9, "width": 2}}, "8 by 12"),
         (Picture, {"noise": 1}, "floats"),
+        (Count, {"noise": {"std": 1, "key": "c"}}, "they are not a Dict"),
         (Parts, {"noise": 1}, "one of a, b"),
         (Parts, {"noise": {"std": 1, "key": "c"}}, "which observations lack"),
     ],

@@ -173,6 +173,7 @@ def test_dynamics_are_factors_and_parameters_are_values(balancing: Path) -> None
         ({"start": [{"low": 5.0, "high": 5.1}]}, "unsolvable: every episode is over after 1"),
         ({"start": [{"low": 1, "high": -1}]}, r"^.*reset refuses the options .*high': -1.*\n.*$"),
         ({"start": [{"low": "a"}]}, "refuses the options {'low': 'a'}"),
+        ({"start": [{"hihg": 0.1}]}, "episodes start as they do without the options {'hihg': 0.1}"),
         ({"levels": ["Acrobot-v1"]}, "the run was trained on"),
         ({"env_kwargs": {"lenght": [1]}}, "no setting 'lenght'"),
         ({"dynamics": {"gravty": [2]}}, "no parameter 'gravty'"),
@@ -211,7 +212,10 @@ def test_the_command_writes_a_report_and_exits_by_the_verdict(
 
 def test_a_mistake_exits_with_2_and_writes_nothing(balancing: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    for wrong in (["obs_nois=0.1"], ["--shifts", "sensor"], ["--pictures", "gif"]):
+    for wrong in (
+        ["obs_nois=0.1"], ["--shifts", "sensor"], ["--pictures", "gif"], ["combine=3"],
+        ["combine=[[a, b]]"], ["--floor", "nan"],
+    ):  # fmt: skip
         result = CliRunner().invoke(app, ["test", "ood", str(balancing), "--out", str(out), *wrong])
         assert result.exit_code == 2, result.output
     assert not out.exists()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from assay.core.types import Problem, Spaces
 
 ModelT = TypeVar("ModelT", bound="Model")
+_MEMBER = re.compile(r"(str|int|float|bool)$|(dict|list|tuple)\[")  # of a union, in a place
 _MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")  # in front of the name of a type
 
 
@@ -76,7 +77,11 @@ def parse(
     try:
         return model(**values)
     except pydantic.ValidationError as error:
-        lines = [_line(model, items) for items in _by_setting(model, error.errors())]
+        found = error.errors()
+        # Of values that are wrong themselves it is said again that there are too few right ones.
+        inner = {item["loc"][:-1] for item in found}
+        found = [one for one in found if one["type"] != "too_short" or one["loc"] not in inner]
+        lines = [_line(model, items) for items in _by_setting(model, found)]
         raise ConfigError(f"Bad settings for {what}: " + "; ".join(lines), fix) from None
 
 
@@ -105,7 +110,9 @@ def _by_setting(model: type[Model], errors: Sequence[Any]) -> list[list[Any]]:
         union = field is not None and get_origin(field.annotation) in (Union, UnionType)
         # A member adds its name to the place: ("alpha", "float").
         merged = union and len(item["loc"]) == 2 and isinstance(item["loc"][1], str)
-        groups.setdefault(item["loc"][0] if merged else number, []).append(item)
+        # So does one of an item of a list: ("wrappers", 0, "str").
+        merged |= len(item["loc"]) == 3 and bool(_MEMBER.match(str(item["loc"][2])))
+        groups.setdefault(item["loc"][:-1] if merged else number, []).append(item)
     return list(groups.values())
 
 
@@ -126,7 +133,8 @@ def _line(model: type[Model], items: list[Any]) -> str:
         # "Input should be a valid number, unable to parse ..." and "Input should be 'auto'"
         same = "Input should be "
         wanted = [one["msg"].partition(", ")[0].removeprefix(same) for one in items]
-        return f"{item['loc'][0]}={item['input']!r}: {same.lower()}{' or '.join(wanted)}"
+        place = ".".join(map(str, item["loc"][:-1]))
+        return f"{place}={item['input']!r}: {same.lower()}{' or '.join(wanted)}"
     reason = str(item["msg"]).removeprefix("Value error, ")
     reason = _PLAIN.get(item["type"], reason[0].lower() + reason[1:])
     if item["type"] == "too_short":
@@ -231,6 +239,15 @@ def parse_assignments(items: list[str]) -> dict[str, Any]:
     return values
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-3 as a number, which YAML 1.1 wants to have a dot."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), [*"-+0123456789"]
+)
+
+
 def _scalar(text: str) -> Any:
     for kind in (int, float):
         try:
@@ -238,7 +255,7 @@ def _scalar(text: str) -> Any:
         except ValueError:
             pass
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except yaml.YAMLError:
         # What begins with a bracket may be a command: {python} train.py --seed {seed}.
         if text[:1] in ("[", "{") and any(text.count(a) != text.count(b) for a, b in ("[]", "{}")):
@@ -249,7 +266,7 @@ def _scalar(text: str) -> Any:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping, naming the file and line where it is malformed."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.load(path.read_text(), _Loader)
     except FileNotFoundError:
         raise ConfigError(f"No such file: '{path}'.", "Give the path of a YAML file.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -12,6 +12,7 @@ import numpy as np
 
 from assay.agents import require_spaces, required_vector
 from assay.core.errors import AssayError, ConfigError
+from assay.core.types import tree_leaves
 from assay.envs.make import make_env, make_vector
 from assay.envs.parameters import parameters, set_parameters
 from assay.envs.vector import Vector
@@ -112,6 +113,8 @@ def _actor(stage: Stage, change: Change, name: str) -> Acting:
 
 def _world(stage: Stage, change: Change) -> Vector:
     """Return the run's environment, as far as the shift is one of it."""
+    if change.start:
+        _require_effect(stage, change.start)
     vector = world(stage.config, change, stage.episodes)
     try:
         if change.factors or change.parameters:
@@ -123,6 +126,19 @@ def _world(stage: Stage, change: Change) -> Vector:
         vector.close()
         raise
     return vector
+
+
+def _require_effect(stage: Stage, start: dict[str, Any]) -> None:
+    """Refuse options that a reset ignores, as Gymnasium lets it."""
+    with world(stage.config, Change(start=start), 1) as other, stage.undisturbed() as usual:
+        for seed in range(3):
+            pairs = zip(tree_leaves(other.reset(seed)), tree_leaves(usual.reset(seed)), strict=True)
+            if not all(np.array_equal(one[0], two[0]) for one, two in pairs):
+                return
+    raise ConfigError(
+        f"episodes start as they do without the options {start}.",
+        "Give options that its reset reads; its documentation names them.",
+    )
 
 
 def world(config: RunConfig, change: Change, episodes: int) -> Vector:

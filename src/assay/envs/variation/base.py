@@ -105,7 +105,8 @@ def measured(measure: str, returns: Numbers, success: Numbers) -> Numbers:
         return returns
     if np.isnan(success).any():
         raise EnvError(
-            "The curriculum has measure=success, which the environment does not report.",
-            "Let its info have 'is_success' at the end of episodes, or set measure=return.",
+            "The curriculum goes by success, which the environment does not report.",
+            "Let its info have 'is_success' at the end of episodes, or set measure: return (of "
+            "level_replay, score: value_loss).",
         )
     return success

@@ -152,8 +152,16 @@ class Reverse(Generated):
         missing = [name for name in ranges.names if name not in self.begin]
         if missing:
             raise ConfigError(f"begin has no value of {missing[0]}.", "Give one for each.")
-        pairs = zip(ranges.names, ranges.ranges, strict=True)
-        return FrontierSampler(self, ranges, np.array([r.unit(self.begin[n]) for n, r in pairs]))
+        pairs = [*zip(ranges.names, ranges.ranges, strict=True)]
+        easy = np.array([one.unit(self.begin[name]) for name, one in pairs])
+        for name, value in ranges.values(easy[None]).items():
+            if not np.isclose(value[0], self.begin[name]):
+                raise ConfigError(
+                    f"begin has {name}={self.begin[name]:g}, which is not in its range; the "
+                    f"nearest value there is {value[0]:g}.",
+                    "Give one that is, or a wider range.",
+                )
+        return FrontierSampler(self, ranges, easy)
 
 
 class FrontierSampler(Sampler):

@@ -254,7 +254,7 @@ def entry_of(observations: ObservationMap, key: str | None, what: str) -> tuple[
     if key not in leaves:
         raise ConfigError(
             f"The wrapper {what} has key='{key}', which observations lack.",
-            nearest(key, list(leaves)),
+            "Leave it out: they are not a Dict." if "" in leaves else nearest(key, leaves),
         )
     space = leaves[key]
     if not isinstance(space, spaces.Box):
