@@ -187,6 +187,19 @@ def test_shifts_that_leave_nothing_to_play(
         measure_shifts([balancing], read_shifts(grid), episodes=4)
 
 
+def test_a_mistake_in_the_last_cell_is_known_before_the_first_is_played(balancing: Path) -> None:
+    told: list[int] = []
+    for wrong in ({"dynamics": {"gravty": [2]}}, {"start": [{"low": 1, "high": -1}]}):
+        with pytest.raises(ConfigError, match=r"gravty|refuses"):
+            measure_shifts(
+                [balancing],
+                read_shifts({"obs_noise": [0.1], **wrong}),
+                episodes=4,
+                progress=lambda done, of: told.append(done),
+            )
+    assert not told
+
+
 def test_a_run_that_is_no_better_than_chance_is_refused(useless: Path) -> None:
     with pytest.raises(ConfigError, match="nothing to lose"):
         measure_shifts([useless], read_shifts({"obs_noise": 0.1}), episodes=4)
