@@ -115,6 +115,15 @@ def test_one_mistake_is_one_message(values, lines) -> None:
     assert caught.value.message == "Bad settings for test: " + "; ".join(lines)
 
 
+def test_a_wrong_value_of_a_list_is_told_once() -> None:
+    class Some(Model):
+        choice: tuple[float, ...] = Field(min_length=1)
+
+    with pytest.raises(ConfigError) as caught:
+        parse(Some, {"choice": ["a"]}, what="x")
+    assert "choice.0='a'" in caught.value.message and "1 or more" not in caught.value.message
+
+
 def test_exponents_are_numbers_inside_of_lists_and_files_too(tmp_path: Path) -> None:
     given = parse_assignments(["a=[1e-3, 2E5, -1e+2]", "b={c: 1e3}", "d=['1e3', 1e3x, e3]"])
     assert given == {"a": [0.001, 2e5, -100.0], "b": {"c": 1000.0}, "d": ["1e3", "1e3x", "e3"]}

@@ -200,6 +200,11 @@ def test_a_mistake_in_the_last_cell_is_known_before_the_first_is_played(balancin
     assert not told
 
 
+def test_a_floor_is_a_number(balancing: Path) -> None:
+    with pytest.raises(ConfigError, match="floor=nan: expected a finite number"):
+        measure_shifts([balancing], read_shifts({"obs_noise": 0.1}), episodes=4, floor=np.nan)
+
+
 def test_a_run_that_is_no_better_than_chance_is_refused(useless: Path) -> None:
     with pytest.raises(ConfigError, match="nothing to lose"):
         measure_shifts([useless], read_shifts({"obs_noise": 0.1}), episodes=4)
