@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from assay.algorithms.base import Algorithm
 from assay.core import registry
-from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
+from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.types import Clock, Spaces, Tree, tree_leaves
 from assay.envs.make import make_env, make_vector
 from assay.envs.recorded import NO_ENV
@@ -160,9 +160,7 @@ def load(
     config = _acting(RunConfig.from_dict(directory.config), settings or {})
     place = checkpoint_path or checkpoint.latest(directory.checkpoints_path)
     if place is None:
-        raise CheckpointError(
-            f"The run '{path}' has no checkpoint yet.", "Wait for the first one, or resume it."
-        )
+        raise directory.no_checkpoint()
     names = ("weights", "normalisers", "algorithm", "run")
     sections = checkpoint.read_checkpoint(place, names)
     saved = sections["run"]

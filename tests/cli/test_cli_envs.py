@@ -43,14 +43,23 @@ def test_what_is_new_passes_the_suite(cli: Cli, new_env: str, tmp_path: Path) ->
     assert "all 1 passed" in page.read_text()
 
 
-def test_failures_exit_with_1_and_mistakes_with_2(cli: Cli) -> None:
+def test_failures_exit_with_1_and_mistakes_with_2(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ("--steps", 20, "--no-processes")
-    result = cli("envs", "suite", "FrozenLake-v1", "Nowhere-v0", *options)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "fails_when_made.py").write_text("def make():\n    raise OSError('no robot')\n")
+    result = cli("envs", "suite", "FrozenLake-v1", "fails_when_made:make", *options)
     assert result.exit_code == 1
-    assert "1 of 2 environments failed." in result.stdout
-    assert "made: No environment is registered as 'Nowhere-v0'." in result.stdout
+    assert "1 of 2 environments failed." in result.stdout and "no robot" in result.stdout
     assert "1/2 FrozenLake-v1: ok" in result.stderr
-    assert cli("envs", "suite", "Nowhere*", *options).exit_code == 2
+    result = cli("envs", "suite", "FrozenLake-v1", "CartPole-v1", *options, "--html", "/proc/x/y")
+    assert result.exit_code == 2 and "/proc/x" in result.stderr and "ok" not in result.stderr
+    for unknown in ("Nowhere-v0", "Nowhere*", "nowhere:Any-v0"):
+        page = tmp_path / "page.html"
+        result = cli("envs", "suite", "FrozenLake-v1", unknown, *options, "--html", page)
+        assert result.exit_code == 2 and unknown.partition(":")[0] in result.stderr
+        assert not result.stdout and "FrozenLake" not in result.stderr and not page.exists()
     assert cli("envs", "suite").exit_code == 2
     assert cli("envs", "new", "Not-A-Name").exit_code == 2
 

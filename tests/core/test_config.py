@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 from gymnasium.spaces import Box, Discrete
 from pydantic import AfterValidator, Field
 
-from assay.core.config import Model, Settings, UnusedSettingError, parse
+from assay.core.config import (
+    Model,
+    Settings,
+    UnusedSettingError,
+    parse,
+    parse_assignments,
+    read_yaml,
+)
 from assay.core.errors import ConfigError
 from assay.core.types import Spaces
 
@@ -105,3 +113,20 @@ def test_one_mistake_is_one_message(values, lines) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(Unions, values, what="test")
     assert caught.value.message == "Bad settings for test: " + "; ".join(lines)
+
+
+def test_a_wrong_value_of_a_list_is_told_once() -> None:
+    class Some(Model):
+        choice: tuple[float, ...] = Field(min_length=1)
+
+    with pytest.raises(ConfigError) as caught:
+        parse(Some, {"choice": ["a"]}, what="x")
+    assert "choice.0='a'" in caught.value.message and "1 or more" not in caught.value.message
+
+
+def test_exponents_are_numbers_inside_of_lists_and_files_too(tmp_path: Path) -> None:
+    given = parse_assignments(["a=[1e-3, 2E5, -1e+2]", "b={c: 1e3}", "d=['1e3', 1e3x, e3]"])
+    assert given == {"a": [0.001, 2e5, -100.0], "b": {"c": 1000.0}, "d": ["1e3", "1e3x", "e3"]}
+    file = tmp_path / "grid.yaml"
+    file.write_text("obs_noise: [1e-1, 3e-1]\n")
+    assert read_yaml(file) == {"obs_noise": [0.1, 0.3]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from gymnasium import spaces
 from test_env_parameters import Counter
 
 import assay
-from assay.core.errors import AssayError
+from assay.core.errors import AssayError, ConfigError
 from assay.envs.make import make_vector
 from assay.envs.parameters import parameters
+from assay.envs.start_check import check_ends
 from assay.envs.variation.base import Sampler
-from assay.envs.variation.ranges import Ranges, read_ranges
+from assay.envs.variation.ranges import Range, Ranges, read_ranges
 from assay.envs.variation.sampling import Generated, LearningProgress, Reverse
 from assay.envs.variation.settings import varied
 from assay.envs.variation.widening import Adr
@@ -177,7 +179,7 @@ def test_success_counts_if_asked_for() -> None:
         assert low == 0.0 and 0.65 <= high <= 0.8  # up to where it succeeds
     with make_vector(Counter, 1, randomize={"level": [0, 1]}, curriculum=plan) as envs:
         envs.reset(0)
-        with pytest.raises(AssayError, match="measure=success, which the environment does not"):
+        with pytest.raises(AssayError, match="goes by success, which the environment does not"):
             for _ in range(40):
                 envs.step(np.zeros(1, np.int64))
 
@@ -305,11 +307,21 @@ def test_evaluations_are_in_the_environment_as_it_is(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"randomize": {"gravty": [8, 12]}}, "Did you mean 'gravity'?"),
-        ({"randomize": {"gravity": [12, 8]}}, "goes from 12 to 8: it is upside down"),
+        ({"randomize": {"gravity": [12, 8]}}, "goes from 12 to 8; the second must be above"),
+        ({"randomize": {"gravity": [1, 1]}}, "goes from 1 to 1; the second must be above"),
+        ({"randomize": {"gravity": {"integer": [0, 10**30]}}}, "goes beyond 9,007,199,254,740,992"),
         ({"randomize": {"gravity": 3}}, "'3' is not a range for gravity"),
         ({"randomize": {"gravity": {"log_uniform": [0, 8]}}}, "which is not above 0"),
         ({"randomize": {"gravity": {"gaussian": [9, -1]}}}, "standard deviation is -1"),
         ({"randomize": {"gravity": {}}}, "exactly one of"),
+        (
+            {"randomize": {"gravity": {"choice": []}}},
+            "choice=[]: expected a list of 1 or more\nWrite [low, high]",
+        ),
+        ({"randomize": {"gravity": {"low": 1, "high": 2}}}, "Write [low, high]"),
+        ({"randomize": VARIED, "curriculum": "adr"}, "curriculum={adr: {low: 100, high: 400}}"),
+        ({"randomize": VARIED | {"length": [0, 1]}}, "randomize draws length=0, and"),
+        ({"randomize": {"tau": {"choice": [0.02, 1e300]}}}, "randomize draws tau=1e+300, and"),
         ({"curriculum": "learning_progress"}, "has nothing to choose from"),
         ({"randomize": VARIED, "curriculum": "addr"}, "Did you mean 'adr'?"),
         (
@@ -327,6 +339,14 @@ def test_evaluations_are_in_the_environment_as_it_is(tmp_path: Path) -> None:
             },
             "begin has no value of masspole",
         ),
+        (
+            {
+                "randomize": {"gravity": [5, 15]},
+                "curriculum": {"reverse": {"low": 1, "high": 2, "begin": {"gravity": 99}}},
+            },
+            "begin has gravity=99, which is not in its range; the nearest value there is 15",
+        ),
+        ({"wrappers": [3]}, "wrappers.0=3: input should be a valid string or a valid dictionary"),
     ],
 )
 def test_mistakes_are_named_and_leave_nothing(
@@ -410,3 +430,82 @@ def test_arguments_of_an_id() -> None:
         envs.reset(0)
         made = [env.unwrapped.g for env in envs.backend.group.envs]
         assert all(1 <= g <= 2 for g in made) and made[0] != made[1]
+
+
+class Heavy(Target):
+    """Refuses a negative mass, and breaks with one of 7."""
+
+    mass, drag = 1.0, 0.0
+
+    def parameters(self) -> dict[str, float]:
+        return {"mass": self.mass, "drag": self.drag}
+
+    def set_parameters(self, values: Any) -> None:
+        if values.get("mass", 1.0) < 0:
+            raise ValueError("no negative mass")
+        self.mass = values.get("mass", self.mass)
+        self.drag = values.get("drag", self.drag)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return (obs, np.nan if self.mass == 7 else reward, *rest)
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "backend"),
+    [
+        ([-0.1, 2], "mass=-0.1, and the environment cannot have it: .*no negative", "processes"),
+        ([-0.1, 2], "mass=-0.1, and the environment cannot have it: .*no negative", "sync"),
+        ({"gaussian": [1, 0.4]}, "mass=-0.236", "sync"),
+        ([2, 7], "mass=7, and .* the reward nan", "sync"),
+    ],
+)
+def test_both_ends_of_a_range_are_tried_before_a_run_begins(
+    given: Any, message: str, backend: Any, tmp_path: Path
+) -> None:
+    settings = _settings(tmp_path, backend=backend, eval_every=0)
+    randomize = {"drag": [0, 1], "mass": given}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ConfigError, match=f"(?s)randomize draws {message}") as caught:
+            assay.train("ppo", Heavy, randomize=randomize, **settings)
+    assert caught.value.fix == "Give mass another range."
+    assert not [path for path in tmp_path.iterdir() if path.is_dir() and path.name != ".locks"]
+
+
+def test_a_range_below_zero_of_what_is_above_it_is_warned_of(tmp_path: Path) -> None:
+    settings = _settings(tmp_path, env_steps=32, eval_every=0)
+    with pytest.warns(UserWarning, match="draws masspole from -0.9 to -0.5, and it is usually 0.1"):
+        assay.train("ppo", "CartPole-v1", randomize={"masspole": [-0.9, -0.5]}, **settings)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assay.train("ppo", "CartPole-v1", randomize={"masspole": [0.0, 0.5]}, **settings)
+    assert not [one for one in seen if "usually" in str(one.message)]
+
+
+def test_looking_at_the_ends_changes_nothing() -> None:
+    with make_vector("CartPole-v1", 3, randomize=VARIED) as one:
+        seen = [one.reset(5), one.step(np.zeros(3, np.int64))[0]]
+        drawn = parameters(one, VARIED)
+        check_ends(one)
+        again = [one.reset(5), one.step(np.zeros(3, np.int64))[0]]
+        np.testing.assert_array_equal(seen, again)
+        for name, values in parameters(one, VARIED).items():
+            np.testing.assert_array_equal(values, drawn[name])
+
+
+def test_what_was_made_again_before_a_seed_does_not_matter_after_it() -> None:
+    given: Any = {"env_kwargs.length": {"integer": [2, 5]}}
+    with make_vector(Room, 1, randomize=given) as one, make_vector(Room, 1, randomize=given) as two:
+        one.reset(1)
+        for _ in range(12):
+            one.step(np.zeros(1, np.int64))
+        np.testing.assert_array_equal(one.reset(4), two.reset(4))
+        for _ in range(12):
+            found = [envs.step(np.zeros(1, np.int64))[0] for envs in (one, two)]
+            np.testing.assert_array_equal(*found)
+
+
+def test_many_levels_take_no_memory() -> None:
+    many = Range(integer=(0, 10**15))
+    assert many.values(np.array([many.unit(10**14)])) == [10**14]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ from typer.testing import CliRunner
 
 import assay
 from assay.cli.app import app
+from assay.core import fast_yaml
+from assay.core.config import example
 from assay.core.errors import AssayError
 from assay.envs.gym_vector import Batched
 from assay.envs.make import make_vector
 from assay.envs.native import NATIVE
 from assay.envs.sync import Sync
-from assay.envs.wrappers.settings import WRAPPERS
+from assay.envs.variation.settings import CURRICULA, read_curriculum
+from assay.envs.wrappers.settings import WRAPPERS, read_wrappers
 from assay.loops import events
 from assay.testing.algorithms import assert_same_run
 
@@ -271,12 +275,21 @@ def test_a_run_is_resumed_and_acts(tmp_path: Path) -> None:
         (Count, {"frame_stack": {"frame": 2}}, "frame"),
         (Count, {"sign_reward": 2}, "no setting"),
         (Count, {"a": 1, "b": 2}, "is not a wrapper"),
+        (Count, "resize", "[{resize: {height: 84}}]"),
+        (Count, {"frame_stack": 10**9}, "The wrapper frame_stack would keep 7,629 MiB"),
+        (Count, {"obs_delay": 10**9}, "The wrapper obs_delay would keep 7,629 MiB"),
+        (Count, {"action_delay": 10**9}, "The wrapper action_delay would keep 7,629 MiB"),
+        (Picture, {"resize": 10**6}, "The wrapper resize would keep"),
+        (Picture, {"scale_reward": 0}, "factor=0"),
+        (partial(gym.make, "CartPole-v1"), "rescale", "[{clip_obs: 10}, rescale]"),
+        (Count, {"hide_sensors": []}, "sensors=[]: expected a list of 1 or more"),
         (Count, "grey", "is for images"),
         (Count, {"hide_sensors": [2]}, "0 to 1"),
         (Count, {"hide_sensors": [0, 1]}, "one must be left"),
         (Count, {"rescale": {"low": 1, "high": 1}}, "low=1"),
         (Picture, {"crop": {"height": 9, "width": 2}}, "8 by 12"),
         (Picture, {"noise": 1}, "floats"),
+        (Count, {"noise": {"std": 1, "key": "c"}}, "they are not a Dict"),
         (Parts, {"noise": 1}, "one of a, b"),
         (Parts, {"noise": {"std": 1, "key": "c"}}, "which observations lack"),
     ],
@@ -284,7 +297,25 @@ def test_a_run_is_resumed_and_acts(tmp_path: Path) -> None:
 def test_refused(env: Any, given: Any, message: str) -> None:
     with pytest.raises(AssayError) as caught:
         make_vector(env, 1, wrappers=[given])
-    assert message in f"{caught.value.message} {caught.value.fix}"
+    assert message in f"{caught.value.message} {caught.value.fix}" and caught.value.fix
+
+
+@pytest.mark.parametrize(("name", "kind"), [*WRAPPERS.items(), *CURRICULA.items()])
+def test_the_example_of_a_message_is_right(name: str, kind: Any) -> None:
+    given = fast_yaml.load(f"[{example(kind, name)}]".encode())[0]
+    made = read_curriculum(given) if name in CURRICULA else read_wrappers([given])[0]
+    assert isinstance(made, kind)
+
+
+def test_clipped_bytes_stay_bytes() -> None:
+    with make_vector(Picture, 1, wrappers=[{"clip_obs": 100.5}]) as vector:
+        space, seen = vector.spaces.observation, vector.reset(0)
+        assert seen.dtype == space.dtype == np.uint8 and seen.max() <= space.high.max() == 100
+
+
+def test_what_an_example_says_works() -> None:
+    with make_vector("CartPole-v1", 2, wrappers=[{"clip_obs": 10}, "rescale"]) as vector:
+        assert np.abs(vector.reset(0)).max() <= 1
 
 
 def test_refused_together() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from typing import Any
@@ -21,6 +23,7 @@ from assay.evaluation.evaluate import (
     load_evaluations,
     save_evaluation,
 )
+from assay.runs.files import RunWarning
 
 
 class Walk(gym.Env[np.ndarray, np.ndarray]):
@@ -223,6 +226,26 @@ def test_saved_evaluations_come_back_by_label_in_order(make_run: Any) -> None:
     assert [steps for steps, _ in loaded] == [9_000, 10_000]
     assert [result.to_json() for _, result in loaded] == [early.to_json(), late.to_json()]
     assert len(load_evaluations(run, label="manual")) == 1
+
+
+def test_what_cannot_be_stored_after_the_training_is_a_warning(
+    make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run("x", {})
+    result = evaluate(Constant(), Walk, episodes=3, seed=2)
+    monkeypatch.setattr(os, "open", raises(OSError(errno.EROFS, "Read-only file system")))
+    monkeypatch.setattr("builtins.open", raises(OSError(errno.EROFS, "Read-only file system")))
+    with pytest.warns(RunWarning, match="is not stored. Cannot write .* read-only"):
+        save_evaluation(run, 10_000, result, label="seed0")
+    with pytest.raises(RunError, match="read-only"):
+        save_evaluation(run, 10_000, result)
+
+
+def raises(error: Exception) -> Any:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    return fail
 
 
 @pytest.mark.parametrize(

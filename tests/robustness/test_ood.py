@@ -171,6 +171,9 @@ def test_dynamics_are_factors_and_parameters_are_values(balancing: Path) -> None
     [
         ({"action_delay": [500]}, "makes the environment unsolvable: episodes end after 500"),
         ({"start": [{"low": 5.0, "high": 5.1}]}, "unsolvable: every episode is over after 1"),
+        ({"start": [{"low": 1, "high": -1}]}, r"^.*reset refuses the options .*high': -1.*\n.*$"),
+        ({"start": [{"low": "a"}]}, "refuses the options {'low': 'a'}"),
+        ({"start": [{"hihg": 0.1}]}, "episodes start as they do without the options {'hihg': 0.1}"),
         ({"levels": ["Acrobot-v1"]}, "the run was trained on"),
         ({"env_kwargs": {"lenght": [1]}}, "no setting 'lenght'"),
         ({"dynamics": {"gravty": [2]}}, "no parameter 'gravty'"),
@@ -182,6 +185,24 @@ def test_shifts_that_leave_nothing_to_play(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         measure_shifts([balancing], read_shifts(grid), episodes=4)
+
+
+def test_a_mistake_in_the_last_cell_is_known_before_the_first_is_played(balancing: Path) -> None:
+    told: list[int] = []
+    for wrong in ({"dynamics": {"gravty": [2]}}, {"start": [{"low": 1, "high": -1}]}):
+        with pytest.raises(ConfigError, match=r"gravty|refuses"):
+            measure_shifts(
+                [balancing],
+                read_shifts({"obs_noise": [0.1], **wrong}),
+                episodes=4,
+                progress=lambda done, of: told.append(done),
+            )
+    assert not told
+
+
+def test_a_floor_is_a_number(balancing: Path) -> None:
+    with pytest.raises(ConfigError, match="floor=nan: expected a finite number"):
+        measure_shifts([balancing], read_shifts({"obs_noise": 0.1}), episodes=4, floor=np.nan)
 
 
 def test_a_run_that_is_no_better_than_chance_is_refused(useless: Path) -> None:
@@ -209,7 +230,10 @@ def test_the_command_writes_a_report_and_exits_by_the_verdict(
 
 def test_a_mistake_exits_with_2_and_writes_nothing(balancing: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    for wrong in (["obs_nois=0.1"], ["--shifts", "sensor"], ["--pictures", "gif"]):
+    for wrong in (
+        ["obs_nois=0.1"], ["--shifts", "sensor"], ["--pictures", "gif"], ["combine=3"],
+        ["combine=[[a, b]]"], ["--floor", "nan"],
+    ):  # fmt: skip
         result = CliRunner().invoke(app, ["test", "ood", str(balancing), "--out", str(out), *wrong])
         assert result.exit_code == 2, result.output
     assert not out.exists()

@@ -526,3 +526,12 @@ def test_reading_runs_imports_no_torch():
     code = f"import sys; from assay.runs import {rooms}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_why_there_is_no_checkpoint_depends_on_the_status(make):
+    run = make()
+    assert "no checkpoint yet.\nWait" in str(run.no_checkpoint())
+    for status, words in (("done", "train again: assay train --config"), ("failed", "resume")):
+        run.set_status(status)
+        found = run.no_checkpoint()
+        assert f"is {status} and has no checkpoint in" in found.message and words in found.fix

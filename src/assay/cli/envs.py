@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -152,25 +153,28 @@ def suite(
 
     To the checks of `assay envs check` it adds: copies are independent, processes and native
     versions give the same episodes, a new episode follows each end, seeds change what they should,
-    and memory does not grow. The exit code is 0 if everything passed, 1 if a check failed (an
-    environment that cannot be made is one), and 2 for a mistake in the command.
+    and memory does not grow. The exit code is 0 if everything passed, 1 if a check failed (that an
+    environment can be made is one), and 2 for a mistake in the command, such as an unknown id.
     """
     from assay.core import registry
     from assay.envs.suite import check_suite
     from assay.envs.suite_page import speed, suite_page
+    from assay.runs.files import replacing
 
     ids = _expand(envs)
     actions = registry.general("one") | registry.general("many")
     reports = []
-    for report in check_suite(ids, steps=steps, seed=seed, processes=processes, algorithms=actions):
-        reports.append(report)
-        if len(ids) > 1:
-            output.note(f"{len(reports)}/{len(ids)} {report.env}: {_verdict(report)}")
-    if html is not None:
-        from assay.runs.files import replacing
-
-        with replacing(html) as file:
-            file.write_text(suite_page(reports))
+    with ExitStack() as stack:
+        # A place that cannot be written to is known before anything is checked.
+        page = None if html is None else stack.enter_context(replacing(html))
+        for report in check_suite(
+            ids, steps=steps, seed=seed, processes=processes, algorithms=actions
+        ):
+            reports.append(report)
+            if len(ids) > 1:
+                output.note(f"{len(reports)}/{len(ids)} {report.env}: {_verdict(report)}")
+        if page is not None:
+            page.write_text(suite_page(reports))
     bad = [report for report in reports if report.failed]
     if as_json:
         output.print_json({"ok": not bad, "envs": [report.to_dict() for report in reports]})
@@ -194,10 +198,12 @@ def _expand(names: list[str]) -> list[str]:
     from fnmatch import fnmatchcase
 
     from assay.core.errors import ConfigError
+    from assay.envs.make import find_spec
 
     ids: list[str] = []
     for name in names:
         if not set(name) & set("*?["):
+            find_spec(name)  # refuses what nobody registers, before anything is checked
             ids.append(name)
             continue
         import gymnasium as gym

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from assay.core.types import Problem, Spaces
 
 ModelT = TypeVar("ModelT", bound="Model")
+_MEMBER = re.compile(r"(str|int|float|bool)$|(dict|list|tuple)\[")  # of a union, in a place
 _MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")  # in front of the name of a type
 
 
@@ -63,10 +64,12 @@ def _takes_flags(annotation: Any) -> bool:
     return any(arg is True or _takes_flags(arg) for arg in get_args(annotation))
 
 
-def parse(model: type[ModelT], values: Mapping[str, Any], *, what: str) -> ModelT:
+def parse(
+    model: type[ModelT], values: Mapping[str, Any], *, what: str, fix: str | None = None
+) -> ModelT:
     """Build `model` from `values`, turning validation failures into one clear message.
 
-    `what` is being configured, for the message ("ppo", "the run").
+    `what` is being configured, for the message ("ppo", "the run"), and `fix` how it is written.
 
     Raises:
         ConfigError: Names each bad key with its value, what was expected and the nearest name.
@@ -74,8 +77,29 @@ def parse(model: type[ModelT], values: Mapping[str, Any], *, what: str) -> Model
     try:
         return model(**values)
     except pydantic.ValidationError as error:
-        lines = [_line(model, items) for items in _by_setting(model, error.errors())]
-        raise ConfigError(f"Bad settings for {what}: " + "; ".join(lines)) from None
+        found = error.errors()
+        # Of values that are wrong themselves it is said again that there are too few right ones.
+        inner = {item["loc"][:-1] for item in found}
+        found = [one for one in found if one["type"] != "too_short" or one["loc"] not in inner]
+        lines = [_line(model, items) for items in _by_setting(model, found)]
+        raise ConfigError(f"Bad settings for {what}: " + "; ".join(lines), fix) from None
+
+
+def example(model: type[Model], name: str) -> str:
+    """Return how settings name a model, with the examples of the fields that it needs.
+
+    Example:
+        >>> class Crop(Model):
+        ...     rows: int = pydantic.Field(examples=[60])
+        >>> example(Crop, "crop")
+        '{crop: {rows: 60}}'
+    """
+    needed = [
+        f"{key}: {(field.examples or ['...'])[0]}"
+        for key, field in model.model_fields.items()
+        if field.is_required()
+    ]
+    return f"{{{name}: {{{', '.join(needed)}}}}}" if needed else name
 
 
 def _by_setting(model: type[Model], errors: Sequence[Any]) -> list[list[Any]]:
@@ -86,7 +110,9 @@ def _by_setting(model: type[Model], errors: Sequence[Any]) -> list[list[Any]]:
         union = field is not None and get_origin(field.annotation) in (Union, UnionType)
         # A member adds its name to the place: ("alpha", "float").
         merged = union and len(item["loc"]) == 2 and isinstance(item["loc"][1], str)
-        groups.setdefault(item["loc"][0] if merged else number, []).append(item)
+        # So does one of an item of a list: ("wrappers", 0, "str").
+        merged |= len(item["loc"]) == 3 and bool(_MEMBER.match(str(item["loc"][2])))
+        groups.setdefault(item["loc"][:-1] if merged else number, []).append(item)
     return list(groups.values())
 
 
@@ -107,9 +133,12 @@ def _line(model: type[Model], items: list[Any]) -> str:
         # "Input should be a valid number, unable to parse ..." and "Input should be 'auto'"
         same = "Input should be "
         wanted = [one["msg"].partition(", ")[0].removeprefix(same) for one in items]
-        return f"{item['loc'][0]}={item['input']!r}: {same.lower()}{' or '.join(wanted)}"
+        place = ".".join(map(str, item["loc"][:-1]))
+        return f"{place}={item['input']!r}: {same.lower()}{' or '.join(wanted)}"
     reason = str(item["msg"]).removeprefix("Value error, ")
     reason = _PLAIN.get(item["type"], reason[0].lower() + reason[1:])
+    if item["type"] == "too_short":
+        reason = f"expected a list of {item['ctx']['min_length']} or more"
     # An error about several settings together does not need to repeat all their values.
     if isinstance(item["input"], Mapping) and not item["loc"]:
         return reason
@@ -210,6 +239,15 @@ def parse_assignments(items: list[str]) -> dict[str, Any]:
     return values
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-3 as a number, which YAML 1.1 wants to have a dot."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), [*"-+0123456789"]
+)
+
+
 def _scalar(text: str) -> Any:
     for kind in (int, float):
         try:
@@ -217,7 +255,7 @@ def _scalar(text: str) -> Any:
         except ValueError:
             pass
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except yaml.YAMLError:
         # What begins with a bracket may be a command: {python} train.py --seed {seed}.
         if text[:1] in ("[", "{") and any(text.count(a) != text.count(b) for a, b in ("[]", "{}")):
@@ -228,7 +266,7 @@ def _scalar(text: str) -> Any:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping, naming the file and line where it is malformed."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.load(path.read_text(), _Loader)
     except FileNotFoundError:
         raise ConfigError(f"No such file: '{path}'.", "Give the path of a YAML file.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

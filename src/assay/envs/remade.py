@@ -69,7 +69,7 @@ class Remade(gym.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         if seed is not None:
-            self._seed = seed
+            self._seed, self._times = seed, 0
         elif self._is_new:
             seed = derive_seed(self._seed, "remade", self._times) & SEED_BITS
         self._is_new = False

@@ -15,9 +15,12 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.errors import EnvError
+from assay.core.errors import AssayError, ConfigError, EnvError
 from assay.core.types import Tree, action_mask
 from assay.envs.spaces import Leaf
+from assay.envs.variation.base import Fixed
+from assay.envs.variation.layer import VariedLayer
+from assay.envs.variation.ranges import Ranges
 from assay.envs.vector import Vector
 
 _STEPS = 8
@@ -31,12 +34,62 @@ def check_start(vector: Vector) -> None:
     Raises:
         EnvError: They fail, or violate Gymnasium's API.
     """
-    if vector.backend.always_finite:
-        return
+    if not vector.backend.always_finite:
+        _walk(vector)
+
+
+def check_ends(vector: Vector) -> None:
+    """Take random actions with each parameter that is drawn at both ends of its range.
+
+    The first copy has it there; all others are as usual. They must be reset afterwards. A range
+    below 0 of what is usually above it gets a warning: most physical quantities cannot be there,
+    and simulators compute something all the same.
+
+    Raises:
+        ConfigError: They fail at an end.
+    """
+    layer: Any = vector.backend
+    while not isinstance(layer, VariedLayer):
+        if not hasattr(layer, "inner"):
+            return
+        layer = layer.inner
+    sampler, ranges = layer.curriculum, layer.curriculum.ranges
+    _warn_of_signs(ranges)
+    try:
+        for number, point in enumerate(ranges.ends()):
+            name = ranges.names[number // 2]
+            value = float(ranges.values(point[None])[name][0])
+            layer.curriculum = Fixed(ranges, point)
+            try:
+                with np.errstate(all="ignore"):
+                    _walk(vector, look=False)
+            except AssayError as error:
+                raise ConfigError(
+                    f"randomize draws {name}={value:g}, and the environment cannot have it: "
+                    f"{error.message}",
+                    f"Give {name} another range.",
+                ) from error
+    finally:
+        layer.curriculum = sampler
+
+
+def _warn_of_signs(ranges: Ranges) -> None:
+    for name, one in zip(ranges.names, ranges.ranges, strict=True):
+        low, high = one.values(np.array(one.ends()))
+        if one.count is None and low < 0 < ranges.own[name]:
+            warnings.warn(
+                f"randomize draws {name} from {low:g} to {high:g}, and it is usually "
+                f"{ranges.own[name]:g}. If it cannot be negative (a mass, a length), give a range "
+                "above 0.",
+                stacklevel=3,
+            )
+
+
+def _walk(vector: Vector, look: bool = True) -> None:
     space = copy.deepcopy(vector.spaces.action)  # its random numbers may be the environment's
     space.seed(0)
     obs = vector.reset(0)
-    warned = _look(vector, obs)
+    warned = not look or _look(vector, obs)
     for _ in range(_STEPS):
         result = vector.step(_sample(space, vector.num_envs, action_mask(obs)))
         obs, _, terminated, truncated, _, final = result

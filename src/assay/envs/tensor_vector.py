@@ -2,8 +2,8 @@
 
 Isaac Lab, mjlab, Brax and MJX step thousands of copies on a GPU and answer with arrays of torch or
 JAX. What they have in common is enough to train on them: `num_envs`, spaces of one copy, `reset`
-and `step`. Arrays are brought to NumPy by DLPack, and actions back to the library and device that
-observations come from.
+and `step`. Arrays are copied to NumPy, and actions back to the library and device that observations
+come from.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         env: Has `num_envs`, `single_observation_space` and `single_action_space` (or spaces of one
             copy by the names without `single_`), `reset`, and `step`, which returns
             `(obs, reward, terminated, truncated, info)` or `(obs, reward, done, info)`. In the
-            second case `info["time_outs"]` or `info["truncation"]` tells truncated episodes.
+            second case `info["time_outs"]` or `info["truncation"]` tells truncated episodes. Seeds
+            go to `reset(seed=)`, or else to `seed(seed)`. With `get_state()`, which returns a
+            mapping of arrays, and `set_state(state)` runs are saved in the middle of episodes.
 
     Raises:
         EnvError: Something of that is missing, or its spaces are of an unknown kind.
@@ -76,11 +78,15 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._like: Any = None  # an array as the environment has them
         self._last: Any = None  # what was seen last, in NumPy
         self._warned = False
+        if callable(getattr(env, "get_state", None)) and callable(getattr(env, "set_state", None)):
+            self.get_state, self.set_state = self._get_state, self._set_state
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all copies, with the seed where the environment takes one."""
+        if not self._seeded and seed is not None and callable(getattr(self.inner, "seed", None)):
+            self.inner.seed(seed)
         found = self.inner.reset(seed=seed) if self._seeded else self.inner.reset()
         raw = found[0] if isinstance(found, tuple) else found
         self._like = next(_leaves(raw))
@@ -119,12 +125,22 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def _sent(self, actions: NDArray[Any]) -> Any:
         """Return actions as an array of the library and on the device that observations have."""
-        kind = type(self._like).__module__.partition(".")[0]
-        if kind == "torch":
-            return sys.modules["torch"].as_tensor(actions, device=self._like.device)
-        if kind == "numpy" or not hasattr(self._like, "__array_namespace__"):
-            return actions
-        return self._like.__array_namespace__().asarray(actions)
+        library = type(self._like).__module__.partition(".")[0]
+        if library == "torch":  # a copy: the environment may write into it
+            return sys.modules["torch"].tensor(actions, device=self._like.device)
+        if library.startswith("jax"):
+            devices = self._like.devices()  # one, or those that an array is spread over
+            return sys.modules["jax"].device_put(
+                actions, next(iter(devices)) if len(devices) == 1 else None
+            )
+        return actions.copy()
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"own": _tree(self.inner.get_state()), "last": self._last}
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        self.inner.set_state(state["own"])
+        self._last = state["last"]
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environment."""
@@ -153,9 +169,8 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 def as_numpy(array: Any) -> NDArray[Any]:
     """Return a copy of an array of any library and device, which nobody else writes to."""
     if hasattr(array, "detach"):
-        array = array.detach().cpu().numpy()
-    elif hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] != 1:  # not a CPU's
-        array = sys.modules["jax"].device_get(array) if "jax" in sys.modules else array
+        host = array.detach().cpu().numpy()
+        return host.copy() if array.device.type == "cpu" else host
     return np.array(array)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.core.errors import CheckpointError, ConfigError, DataError, RunError
+from assay.core.errors import ConfigError, DataError, RunError
 from assay.envs.games.strategies import read_strategy
 from assay.evaluation.payoffs import PayoffTable
 from assay.functional.games.alpha_rank import Ranking, alpha_rank
@@ -72,7 +72,7 @@ def _of_run(tree: GameTree, place: Path) -> Floats:
         )
     latest = checkpoint.latest(run.checkpoints_path)
     if latest is None:
-        raise CheckpointError(f"The run '{place}' has no checkpoint yet.", "Wait for the first.")
+        raise run.no_checkpoint()
     table = checkpoint.read_checkpoint(latest, ("normalisers",))["normalisers"]["table"]
     if not np.array_equal(table["vectors"], tree.vectors):
         raise RunError(

@@ -40,6 +40,7 @@ from assay.core.seeding import derive_seed
 from assay.core.types import AGENT_REWARD, Action, Tree, Unit, tree_map
 from assay.evaluation import statistics
 from assay.runs.directory import RunDirectory, evaluated_at
+from assay.runs.files import RunWarning
 
 if TYPE_CHECKING:
     from assay.envs.vector import Vector
@@ -268,9 +269,15 @@ def save_evaluation(
 ) -> None:
     """Store an evaluation in the run directory, in the schema of this module.
 
-    The same label at the same count replaces the older one.
+    The same label at the same count replaces the older one. A run may be someone else's, or on a
+    disk that is full: after its training, what cannot be stored is a warning.
     """
-    run.write_eval(result.to_json(), count=count, label=label, unit=unit)
+    try:
+        run.write_eval(result.to_json(), count=count, label=label, unit=unit)
+    except RunError as error:
+        if label == TRAINING:
+            raise
+        warnings.warn(f"The evaluation is not stored. {error.message}", RunWarning, stacklevel=2)
 
 
 def load_evaluations(

@@ -26,6 +26,7 @@ from assay.core.images import has_large_images
 from assay.core.presets import preset
 from assay.core.types import Clock, State, tree_leaves
 from assay.envs.space_codec import space_to_state
+from assay.envs.start_check import check_ends
 from assay.envs.teams import team_to_state
 from assay.loops.background_compile import BackgroundCompile
 from assay.loops.config import RunConfig
@@ -168,6 +169,7 @@ class Training:
         self._threads_before = torch.get_num_threads()
         try:
             torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))
+            check_ends(self.env)
             self.algorithm = build_algorithm(config, self.env.spaces, self.clock)
             self.compiling = BackgroundCompile(self.algorithm, config, self._spaces())
             self.loop = make_loop(self.algorithm, self.env, settings, expert, reward)

@@ -87,10 +87,7 @@ def find_checkpoint(directory: RunDirectory, named: str | None) -> Path:
     """
     places = checkpoint.list_checkpoints(directory.checkpoints_path)
     if not places:
-        raise CheckpointError(
-            f"The run '{directory.path}' has no checkpoint yet.",
-            "Wait for the first one, or resume it.",
-        )
+        raise directory.no_checkpoint()
     if named is None:
         return places[-1]
     counts = {int(place.name.partition(".")[0]): place for place in places}

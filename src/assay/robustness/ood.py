@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from assay.agents import require_spaces, required_vector
 from assay.core.errors import AssayError, ConfigError
+from assay.core.types import tree_leaves
 from assay.envs.make import make_env, make_vector
 from assay.envs.parameters import parameters, set_parameters
 from assay.envs.vector import Vector
@@ -58,6 +60,9 @@ def measure_shifts(
     played = []
     for number, path in enumerate(paths):
         stage = Stage(path, episodes=episodes, seed=seed, floor=floor)
+        for shift in shifts:  # a mistake in the last one is known before the first is played
+            with _entered(stage, shift, 1) as vector:
+                vector.reset(seed)
         cells = []
         for index, shift in enumerate(shifts):
             cells.append(_play(stage, shift).returns)
@@ -67,22 +72,30 @@ def measure_shifts(
     return judge([shift.point for shift in shifts], played, tolerance)
 
 
-def _play(stage: Stage, shift: Shift) -> EvaluationResult:
-    change = shift.change
-    if stage.limit is not None and change.blind >= stage.limit:
+@contextmanager
+def _entered(stage: Stage, shift: Shift, episodes: int) -> Iterator[Vector]:
+    """Yield the world of a shift, if there is one for the run."""
+    blind = shift.change.blind
+    if stage.limit is not None and blind >= stage.limit:
         raise ConfigError(
             f"The shift {shift.point} makes the environment unsolvable: episodes end after "
             f"{stage.limit} steps, before an action of the run has an effect.",
             "Give a smaller value.",
         )
     try:
-        with np.errstate(all="ignore"), _world(stage, change) as vector:
+        with np.errstate(all="ignore"), _world(stage, shift.change, episodes) as vector:
             require_spaces(stage.spaces, vector, OTHER_WORLDS)
-            result = stage.play(_actor(stage, change, str(shift.point)), vector)
+            yield vector
     except AssayError as error:
         raise ConfigError(
             f"The run cannot be played with the shift {shift.point}: {error.message}", error.fix
         ) from error
+
+
+def _play(stage: Stage, shift: Shift) -> EvaluationResult:
+    change = shift.change
+    with _entered(stage, shift, stage.episodes) as vector:
+        result = stage.play(_actor(stage, change, str(shift.point)), vector)
     if result.terminated.all() and result.lengths.max() <= max(1, change.blind):
         raise ConfigError(
             f"The shift {shift.point} makes the environment unsolvable: every episode is over "
@@ -110,9 +123,11 @@ def _actor(stage: Stage, change: Change, name: str) -> Acting:
     return agent
 
 
-def _world(stage: Stage, change: Change) -> Vector:
+def _world(stage: Stage, change: Change, episodes: int) -> Vector:
     """Return the run's environment, as far as the shift is one of it."""
-    vector = world(stage.config, change, stage.episodes)
+    if change.start:
+        _require_effect(stage, change.start)
+    vector = world(stage.config, change, episodes)
     try:
         if change.factors or change.parameters:
             values: dict[str, Any] = dict(change.parameters)
@@ -123,6 +138,19 @@ def _world(stage: Stage, change: Change) -> Vector:
         vector.close()
         raise
     return vector
+
+
+def _require_effect(stage: Stage, start: dict[str, Any]) -> None:
+    """Refuse options that a reset ignores, as Gymnasium lets it."""
+    with world(stage.config, Change(start=start), 1) as other, stage.undisturbed() as usual:
+        for seed in range(3):
+            pairs = zip(tree_leaves(other.reset(seed)), tree_leaves(usual.reset(seed)), strict=True)
+            if not all(np.array_equal(one[0], two[0]) for one, two in pairs):
+                return
+    raise ConfigError(
+        f"episodes start as they do without the options {start}.",
+        "Give options that its reset reads; its documentation names them.",
+    )
 
 
 def world(config: RunConfig, change: Change, episodes: int) -> Vector:
@@ -174,7 +202,16 @@ class _Started(gym.Wrapper[Any, Any, Any, Any]):
         self._options = options
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self.env.reset(seed=seed, options={**self._options, **(options or {})})
+        given = {**self._options, **(options or {})}
+        try:
+            return self.env.reset(seed=seed, options=given)
+        except Exception as error:  # without options it was reset before
+            raise ConfigError(
+                f"its reset refuses the options {given} ({type(error).__name__}: "
+                f"{str(error).rstrip('.')}).",
+                "Give options that its reset takes, such as start={low: -0.2, high: 0.2} for "
+                "classic control.",
+            ) from error
 
 
 def _make_started(

@@ -244,7 +244,8 @@ KNOWN = (*_OWN, *FITTING, *(f"{head}.NAME" for head in _BY_NAME))
 
 def _pairs(given: Mapping[str, Any]) -> list[tuple[str, str]]:
     pairs = []
-    for pair in given.get(COMBINE) or ():
+    found = given.get(COMBINE) or ()
+    for pair in found if isinstance(found, Sequence) and not isinstance(found, str) else [found]:
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
             raise ConfigError(f"{COMBINE}: {pair} is not a pair of axes.", "Write [[one, other]].")
         pairs.append((str(pair[0]), str(pair[1])))
@@ -255,7 +256,8 @@ def _combined(pair: tuple[str, str], axes: Mapping[str, list[Shift]]) -> list[Sh
     for axis in pair:
         if axis not in axes:
             raise ConfigError(
-                f"{COMBINE} names '{axis}', which the grid lacks.", nearest(axis, axes)
+                f"{COMBINE} names '{axis}', which the grid lacks.",
+                nearest(axis, axes) if axes else f"Give its values as well: {axis}=[0.1, 0.2].",
             )
     label = " + ".join(pair)
     return [

@@ -49,6 +49,8 @@ class Stage:
     def __init__(self, path: Path, *, episodes: int, seed: int, floor: float | None) -> None:
         if episodes < 2:
             raise ConfigError(f"episodes={episodes}: an interval needs at least 2.")
+        if floor is not None and not np.isfinite(floor):
+            raise ConfigError(f"floor={floor}: expected a finite number.")
         self.path, self.episodes, self.seed = path, episodes, seed
         self.agent: Agent = load(path)
         require_one_agent(self.agent, "assay test")

@@ -33,7 +33,7 @@ from typing import IO, Any, Literal, get_args
 import yaml
 
 from assay.core import fast_yaml
-from assay.core.errors import RunError, nearest
+from assay.core.errors import CheckpointError, RunError, nearest
 from assay.core.types import Unit
 from assay.runs.files import (
     RunWarning,
@@ -202,6 +202,21 @@ class RunDirectory:
         if locked is None and _alive(self.info.get("pid")):
             return "running"
         return "interrupted"
+
+    def no_checkpoint(self) -> CheckpointError:
+        """Return the error that there is no checkpoint, and what to do in the run's status."""
+        status = self.effective_status
+        if status == "running":
+            fix = "Wait for the first one."
+            return CheckpointError(f"The run '{self.path}' has no checkpoint yet.", fix)
+        again = f"assay train --config {self.path / CONFIG_FILE}"
+        return CheckpointError(
+            f"The run '{self.path}' is {status} and has no checkpoint in "
+            f"'{self.checkpoints_path}'.",
+            f"Bring the folder back from a copy, or train again: {again}"
+            if status == "done"
+            else f"Go on with it: assay resume {self.path}",
+        )
 
     @property
     def config(self) -> dict[str, Any]:

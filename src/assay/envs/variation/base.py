@@ -62,6 +62,19 @@ class Sampler:
         """Restore what `state` returned."""
 
 
+class Fixed(Sampler):
+    """Draws one point, and the usual values for all others."""
+
+    def __init__(self, ranges: Ranges, point: Units) -> None:
+        super().__init__(ranges)
+        self.point = point
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[Units, Tags]:
+        """Return the point, and usual values [count - 1, P]."""
+        usual = np.repeat(self.ranges.usual[None], count - 1, 0)
+        return np.concatenate([self.point[None], usual]), np.full(count, -1)
+
+
 class Curriculum(Model, ABC):
     """A curriculum and its settings; the class's name in snake case is how it is asked for."""
 
@@ -92,7 +105,8 @@ def measured(measure: str, returns: Numbers, success: Numbers) -> Numbers:
         return returns
     if np.isnan(success).any():
         raise EnvError(
-            "The curriculum has measure=success, which the environment does not report.",
-            "Let its info have 'is_success' at the end of episodes, or set measure=return.",
+            "The curriculum goes by success, which the environment does not report.",
+            "Let its info have 'is_success' at the end of episodes, or set measure: return (of "
+            "level_replay, score: value_loss).",
         )
     return success

@@ -18,8 +18,12 @@ from assay.core.schedules import ProbabilitySchedule
 Units = NDArray[np.float64]
 Pair = tuple[float, float]
 
+_MOST = 2**53  # what a float tells apart
 _KINDS = ("uniform", "log_uniform", "gaussian", "integer", "choice")
-_FIX = "Write [low, high], or {uniform: [low, high]}, {log_uniform: ...}, {gaussian: [mean, std]}."
+_FIX = (
+    "Write [low, high], {log_uniform: [low, high]}, {gaussian: [mean, std]}, "
+    "{integer: [first, last]} or {choice: [a, b]}."
+)
 
 
 class Range(Model):
@@ -47,7 +51,12 @@ class Range(Model):
         for name in ("uniform", "log_uniform", "integer", "within"):
             ends = getattr(self, name)
             if ends is not None and not ends[0] < ends[1]:
-                raise ValueError(f"{name} goes from {ends[0]:g} to {ends[1]:g}: it is upside down")
+                raise ValueError(
+                    f"{name} goes from {ends[0]:g} to {ends[1]:g}; the second must be above the "
+                    "first"
+                )
+        if self.integer is not None and max(map(abs, self.integer)) > _MOST:
+            raise ValueError(f"integer goes beyond {_MOST:,}")
         if self.log_uniform is not None and self.log_uniform[0] <= 0:
             raise ValueError(f"log_uniform begins at {self.log_uniform[0]:g}, which is not above 0")
         if self.gaussian is not None and self.gaussian[1] <= 0:
@@ -74,7 +83,7 @@ class Range(Model):
         place = np.minimum(np.floor(units * self.count), self.count - 1)
         if self.integer is not None:  # without a list of them: levels may be millions
             return self.integer[0] + place
-        return self._options()[place.astype(np.intp)]
+        return np.array(self.choice, np.float64)[place.astype(np.intp)]
 
     def unit(self, value: float) -> float:
         """Return the place of a value, or of the end that is nearest to it."""
@@ -86,10 +95,17 @@ class Range(Model):
             place = (math.log(max(value, self.log_uniform[0])) - low) / (high - low)
         elif self.gaussian is not None:
             place = NormalDist(*self.gaussian).cdf(value)
+        elif self.integer is not None:
+            first, last = self.integer
+            place = (min(max(round(value), first), last) - first + 0.5) / (last - first + 1)
         else:
-            options = self._options()
+            options = np.array(self.choice, np.float64)
             place = (int(np.abs(options - value).argmin()) + 0.5) / len(options)
         return min(max(place, 0.0), 1.0)
+
+    def ends(self) -> Pair:
+        """Return the places of the lowest and highest values; 0.1 % of a Gaussian are beyond."""
+        return (0.0, 1.0) if self.gaussian is None else (0.001, 0.999)
 
     @property
     def count(self) -> int | None:
@@ -97,11 +113,6 @@ class Range(Model):
         if self.integer is not None:
             return self.integer[1] - self.integer[0] + 1
         return None if self.choice is None else len(self.choice)
-
-    def _options(self) -> Units:
-        if self.integer is not None:
-            return np.arange(self.integer[0], self.integer[1] + 1, dtype=np.float64)
-        return np.array(self.choice, np.float64)
 
 
 class Ranges:
@@ -113,9 +124,16 @@ class Ranges:
     """
 
     def __init__(self, ranges: Mapping[str, Range], usual: Mapping[str, float]) -> None:
-        self.names = list(ranges)
+        self.names, self.own = list(ranges), dict(usual)
         self.ranges = list(ranges.values())
         self.usual = np.array([one.unit(usual[name]) for name, one in ranges.items()])
+
+    def ends(self) -> Units:
+        """Return points [2 P, P]: one parameter at an end of its range, the others as usual."""
+        points = np.repeat(self.usual[None], 2 * len(self.ranges), 0)
+        for index, one in enumerate(self.ranges):
+            points[2 * index : 2 * index + 2, index] = one.ends()
+        return points
 
     def values(self, units: Units) -> dict[str, Units]:
         """Return values by name, each [n]."""
@@ -144,5 +162,5 @@ def read_ranges(given: Mapping[str, Any]) -> dict[str, Range]:
             one = {"uniform": one}
         if not isinstance(one, Mapping):
             raise ConfigError(f"randomize: '{one}' is not a range for {name}.", _FIX)
-        found[name] = parse(Range, one, what=f"randomize, {name}")
+        found[name] = parse(Range, one, what=f"randomize, {name}", fix=_FIX)
     return found

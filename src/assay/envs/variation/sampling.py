@@ -107,8 +107,8 @@ class Generated(Judged):
     neighbours in place of a generative network.
     """
 
-    low: float = Field(description="Tasks whose mean is below are too hard.")
-    high: float = Field(description="Tasks whose mean is above are too easy.")
+    low: float = Field(examples=[100], description="Tasks whose mean is below are too hard.")
+    high: float = Field(examples=[400], description="Tasks whose mean is above are too easy.")
     tries: int = Field(3, gt=0, description="Episodes after which a task is judged.")
     tasks: int = Field(32, gt=0, description="Tasks that are played at a time.")
     noise: float = Field(0.1, gt=0, le=1, description="How far neighbours are, of the ranges.")
@@ -138,7 +138,9 @@ class Reverse(Generated):
     """
 
     fresh: float = Field(0.0, ge=0, le=1, description="Share of new tasks from the whole ranges.")
-    begin: dict[str, float] = Field(description="The easy task: a value for every parameter.")
+    begin: dict[str, float] = Field(
+        examples=["{gravity: 9.8}"], description="The easy task: a value for every parameter."
+    )
 
     def sampler(self, ranges: Ranges) -> Sampler:
         """Return what draws for it."""
@@ -150,8 +152,16 @@ class Reverse(Generated):
         missing = [name for name in ranges.names if name not in self.begin]
         if missing:
             raise ConfigError(f"begin has no value of {missing[0]}.", "Give one for each.")
-        pairs = zip(ranges.names, ranges.ranges, strict=True)
-        return FrontierSampler(self, ranges, np.array([r.unit(self.begin[n]) for n, r in pairs]))
+        pairs = [*zip(ranges.names, ranges.ranges, strict=True)]
+        easy = np.array([one.unit(self.begin[name]) for name, one in pairs])
+        for name, value in ranges.values(easy[None]).items():
+            if not np.isclose(value[0], self.begin[name]):
+                raise ConfigError(
+                    f"begin has {name}={self.begin[name]:g}, which is not in its range; the "
+                    f"nearest value there is {value[0]:g}.",
+                    "Give one that is, or a wider range.",
+                )
+        return FrontierSampler(self, ranges, easy)
 
 
 class FrontierSampler(Sampler):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from assay.core.config import parse
+from assay.core.config import example, parse
 from assay.core.errors import ConfigError, nearest
 from assay.envs.parameters import parameters
 from assay.envs.variation.base import Curriculum, Sampler
@@ -41,7 +41,9 @@ def read_curriculum(given: str | Mapping[str, Any] | None) -> Curriculum | None:
             f"There is no curriculum '{name}'.",
             f"{nearest(str(name), CURRICULA)} `assay envs curricula` lists all.",
         )
-    return parse(CURRICULA[name], values or {}, what=f"the curriculum {name}")
+    kind = CURRICULA[name]
+    fix = f"For example curriculum={example(kind, name)}; `assay envs curricula` lists settings."
+    return parse(kind, values or {}, what=f"the curriculum {name}", fix=fix)
 
 
 def varied(

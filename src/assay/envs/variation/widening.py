@@ -25,8 +25,8 @@ class Adr(Judged):
     the widest that it can become.
     """
 
-    low: float = Field(description="Mean at or below which a range shrinks.")
-    high: float = Field(description="Mean at or above which a range grows.")
+    low: float = Field(examples=[100], description="Mean at or below which a range shrinks.")
+    high: float = Field(examples=[400], description="Mean at or above which a range grows.")
     buffer: int = Field(20, gt=0, description="Episodes at an end that are averaged.")
     step: float = Field(0.05, gt=0, le=1, description="How far an end moves, of the whole range.")
     boundary: float = Field(0.5, gt=0, le=1, description="Share of the episodes at an end.")

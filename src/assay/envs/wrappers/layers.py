@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -18,6 +19,8 @@ from assay.core.errors import ConfigError, nearest
 from assay.core.types import State, Tree
 from assay.envs.spaces import ObservationMap
 from assay.envs.sync import Step
+
+_MOST_MIB = 64  # of one copy, that a wrapper keeps
 
 
 class Wrapper(Model, ABC):
@@ -162,6 +165,7 @@ class HistoryLayer(Layer):
     def __init__(self, inner: Any, key: str | None, count: int, what: str) -> None:
         super().__init__(inner)
         self._key, self.box = entry_of(inner.observations, key, what)
+        refuse_large(what, (count, *self.box.shape), self.box.dtype)
         self._rows: NDArray[Any] = np.zeros(
             (inner.num_envs, count, *self.box.shape), self.box.dtype
         )
@@ -250,12 +254,41 @@ def entry_of(observations: ObservationMap, key: str | None, what: str) -> tuple[
     if key not in leaves:
         raise ConfigError(
             f"The wrapper {what} has key='{key}', which observations lack.",
-            nearest(key, list(leaves)),
+            "Leave it out: they are not a Dict." if "" in leaves else nearest(key, leaves),
         )
     space = leaves[key]
     if not isinstance(space, spaces.Box):
-        raise ConfigError(f"The wrapper {what} is for a Box; the observation is {space}.")
+        raise misfit(what, "a Box", space)
     return key, space
+
+
+def misfit(what: str, wanted: str, space: gym.Space[Any]) -> ConfigError:
+    """Return the error that a wrapper is for other observations."""
+    return ConfigError(
+        f"The wrapper {what} is for {wanted}; the observation is {space}.",
+        "Leave it out, or move it: wrappers before it may change the observation, and key names "
+        "another entry of a Dict.",
+    )
+
+
+def refuse_large(what: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """Refuse a wrapper that would keep more of each copy than a network could take.
+
+    Args:
+        what: The wrapper.
+        shape: Of the array that it keeps.
+        dtype: Of that array.
+
+    Raises:
+        ConfigError: It would.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize >> 20
+    if size > _MOST_MIB:
+        raise ConfigError(
+            f"The wrapper {what} would keep {size:,} MiB of every copy of the environment, an "
+            f"array of the shape {shape}; at most {_MOST_MIB} MiB were expected.",
+            "Give a smaller number.",
+        )
 
 
 def with_entry(observations: ObservationMap, key: str, space: gym.Space[Any]) -> ObservationMap:

@@ -11,19 +11,30 @@ from pydantic import Field
 
 from assay.core.errors import ConfigError
 from assay.core.images import channels_first, is_image
-from assay.envs.wrappers.layers import EntryLayer, OfEntry, RandomLayer, entry_of, mapped
+from assay.envs.wrappers.layers import (
+    EntryLayer,
+    OfEntry,
+    RandomLayer,
+    entry_of,
+    mapped,
+    misfit,
+    refuse_large,
+)
 
 
 class Resize(OfEntry):
     """Images of another size, by the nearest pixels."""
 
-    height: int = Field(gt=0, description="Rows.")
+    height: int = Field(gt=0, examples=[84], description="Rows.")
     width: int | None = Field(None, gt=0, description="Columns; as many as rows by default.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
         high, wide = self.height, self.width or self.height
         rows_axis = _image_axes(inner, self.key, "resize")
+        box = entry_of(inner.observations, self.key, "resize")[1]
+        shape = (*box.shape[:rows_axis], high, wide, *box.shape[rows_axis + 2 :])
+        refuse_large("resize", shape, box.dtype)
 
         def change(x: NDArray[Any]) -> NDArray[Any]:
             for axis, size in ((rows_axis, high), (rows_axis + 1, wide)):
@@ -40,8 +51,8 @@ class Crop(OfEntry):
 
     top: int = Field(0, ge=0, description="First row.")
     left: int = Field(0, ge=0, description="First column.")
-    height: int = Field(gt=0, description="Rows.")
-    width: int = Field(gt=0, description="Columns.")
+    height: int = Field(gt=0, examples=[84], description="Rows.")
+    width: int = Field(gt=0, examples=[84], description="Columns.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
@@ -50,7 +61,8 @@ class Crop(OfEntry):
         if self.top + self.height > shape[axis] or self.left + self.width > shape[axis + 1]:
             raise ConfigError(
                 f"The wrapper crop reaches to row {self.top + self.height} and column "
-                f"{self.left + self.width}; images are {shape[axis]} by {shape[axis + 1]}."
+                f"{self.left + self.width}; images are {shape[axis]} by {shape[axis + 1]}.",
+                "Give a part that is inside of them.",
             )
         part = (slice(self.top, self.top + self.height), slice(self.left, self.left + self.width))
         index = (slice(None),) * (axis + 1) + part
@@ -68,9 +80,7 @@ class Grey(OfEntry):
         """Return a backend around another one."""
         box = entry_of(inner.observations, self.key, "grey")[1]
         if not is_image(box) or len(box.shape) != 3 or box.shape[-1] != 3:
-            raise ConfigError(
-                f"The wrapper grey is for images [height, width, 3]; the observation is {box}."
-            )
+            raise misfit("grey", "images [height, width, 3]", box)
         weights = np.array([0.299, 0.587, 0.114], np.float32)  # of luminance, ITU-R BT.601
 
         def change(x: NDArray[Any]) -> NDArray[Any]:
@@ -102,9 +112,15 @@ class Rescale(OfEntry):
         """Return a backend around another one."""
         box = entry_of(inner.observations, self.key, "rescale")[1]
         if not box.is_bounded():
-            raise ConfigError(f"The wrapper rescale needs finite bounds; the observation is {box}.")
+            raise ConfigError(
+                f"The wrapper rescale needs finite bounds; the observation is {box}.",
+                "Give it some before it: wrappers=[{clip_obs: 10}, rescale].",
+            )
         if self.low >= self.high:
-            raise ConfigError(f"The wrapper rescale has low={self.low:g} and high={self.high:g}.")
+            raise ConfigError(
+                f"The wrapper rescale has low={self.low:g} and high={self.high:g}.",
+                "Give a low below high, such as {rescale: {low: 0, high: 1}}.",
+            )
         low, span = box.low.astype(np.float32), np.maximum(box.high - box.low, 1e-12)
         scale = ((self.high - self.low) / span).astype(np.float32)
 
@@ -120,13 +136,13 @@ class Rescale(OfEntry):
 class ClipObs(OfEntry):
     """Values no larger than a bound."""
 
-    bound: float = Field(gt=0, description="The largest absolute value.")
+    bound: float = Field(gt=0, examples=[10], description="The largest absolute value.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
 
         def change(x: NDArray[Any]) -> NDArray[Any]:
-            return np.clip(x, -self.bound, self.bound)
+            return np.clip(x, -self.bound, self.bound).astype(x.dtype)  # bytes stay bytes
 
         return EntryLayer(inner, self.key, lambda box: mapped(box, change), change, "clip_obs")
 
@@ -134,19 +150,22 @@ class ClipObs(OfEntry):
 class HideSensors(OfEntry):
     """Numbers of a vector that the agent does not get to see."""
 
-    sensors: tuple[int, ...] = Field(min_length=1, description="Their places; they are left out.")
+    sensors: tuple[int, ...] = Field(
+        min_length=1, examples=[[0, 1]], description="Their places; they are left out."
+    )
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
         box = entry_of(inner.observations, self.key, "hide_sensors")[1]
         width = box.shape[0] if len(box.shape) == 1 else 0
         if not width:
-            raise ConfigError(f"The wrapper hide_sensors is for vectors; the observation is {box}.")
+            raise misfit("hide_sensors", "vectors", box)
         kept = np.array([i for i in range(width) if i not in self.sensors], np.intp)
         if not all(0 <= i < width for i in self.sensors) or not len(kept):
             raise ConfigError(
                 f"The wrapper hide_sensors has sensors={list(self.sensors)}; the observation has "
-                f"{width} numbers, 0 to {width - 1}, of which one must be left."
+                f"{width} numbers, 0 to {width - 1}, of which one must be left.",
+                "Name some of them.",
             )
 
         def change(x: NDArray[Any]) -> NDArray[Any]:
@@ -161,7 +180,7 @@ class _Disturbed(RandomLayer, EntryLayer):
     def __init__(self, inner: Any, wrapper: OfEntry, what: str) -> None:
         box = entry_of(inner.observations, wrapper.key, what)[1]
         if box.dtype.kind != "f":
-            raise ConfigError(f"The wrapper {what} is for floats; the observation is {box}.")
+            raise misfit(what, "floats", box)
         wide = spaces.Box(-np.inf, np.inf, box.shape, np.float32)
         super().__init__(inner, wrapper.key, lambda box: wide, self._disturbed, what)
         self._wrapper = wrapper
@@ -176,7 +195,7 @@ class _Disturbed(RandomLayer, EntryLayer):
 class Noise(OfEntry):
     """Gaussian noise on float observations."""
 
-    std: float = Field(gt=0, description="Its standard deviation.")
+    std: float = Field(gt=0, examples=[0.1], description="Its standard deviation.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
@@ -186,7 +205,7 @@ class Noise(OfEntry):
 class Dropout(OfEntry):
     """Float observations of which some numbers are 0, others at every step."""
 
-    share: float = Field(gt=0, lt=1, description="Which share of them.")
+    share: float = Field(gt=0, lt=1, examples=[0.1], description="Which share of them.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
@@ -197,7 +216,7 @@ def _image_axes(inner: Any, key: str | None, what: str) -> int:
     """Return the axis of an image's rows, without the batch axis."""
     box = entry_of(inner.observations, key, what)[1]
     if not is_image(box):
-        raise ConfigError(f"The wrapper {what} is for images; the observation is {box}.")
+        raise misfit(what, "images", box)
     if len(box.shape) == 2:
         return 0
     return len(box.shape) - 3 + channels_first(box.shape[-3:])

@@ -138,7 +138,9 @@ class Options(Inside):
     """Actions that choose options, which act until they end; rewards are summed with a discount."""
 
     options: tuple[OptionSettings, ...] = Field(
-        min_length=1, description="Each {policy: RUN or module:function, until: ..., steps: N}."
+        min_length=1,
+        examples=["[{policy: RUN, steps: 5}]"],
+        description="Each {policy: RUN or module:function, until: ..., steps: N}.",
     )
     gamma: float = Field(0.99, ge=0, le=1, description="Discount within an option, in training.")
     primitive: bool = Field(False, description="Whether Discrete actions can be chosen as well.")

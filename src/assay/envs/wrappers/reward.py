@@ -27,12 +27,15 @@ class ScaleReward(Wrapper):
     """Rewards times a factor."""
 
     of_rewards: ClassVar[bool] = True
-    factor: float = Field(description="The factor; not 0.")
+    factor: float = Field(examples=[0.1], description="The factor; not 0.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
         if self.factor == 0:
-            raise ConfigError("The wrapper scale_reward has factor=0, which leaves no reward.")
+            raise ConfigError(
+                "The wrapper scale_reward has factor=0, which leaves no reward.",
+                "Give another one, such as {scale_reward: 0.1}.",
+            )
         return RewardLayer(inner, lambda reward: reward * self.factor)
 
 
@@ -61,7 +64,7 @@ class FlipReward(Wrapper):
     """Rewards of which some have the wrong sign, by chance."""
 
     of_rewards: ClassVar[bool] = True
-    probability: float = Field(gt=0, le=1, description="How often.")
+    probability: float = Field(gt=0, le=1, examples=[0.1], description="How often.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""

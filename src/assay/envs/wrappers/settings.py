@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from assay.core.config import parse
+from assay.core.config import example, parse
 from assay.core.errors import ConfigError, EnvError, nearest
 from assay.envs.limits import Factory
 from assay.envs.vector import Vector
@@ -72,7 +72,8 @@ def _read(one: str | Mapping[str, Any]) -> Wrapper:
         if not own:
             raise ConfigError(f"The wrapper {name} has no setting for {values}.", "Leave it out.")
         values = {own[0]: values}
-    return parse(kind, values or {}, what=f"the wrapper {name}")
+    fix = f"For example wrappers=[{example(kind, name)}]; `assay envs wrappers` lists settings."
+    return parse(kind, values or {}, what=f"the wrapper {name}", fix=fix)
 
 
 def innermost(wrappers: Sequence[Wrapper]) -> Inside | None:

@@ -10,7 +10,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
 
-from assay.core.errors import ConfigError
 from assay.core.images import is_image
 from assay.core.types import State, Tree
 from assay.envs.sync import Step
@@ -22,6 +21,8 @@ from assay.envs.wrappers.layers import (
     RandomLayer,
     Wrapper,
     entry_of,
+    misfit,
+    refuse_large,
     with_entry,
 )
 
@@ -45,7 +46,7 @@ class StackLayer(HistoryLayer):
 class FrameStack(OfEntry):
     """The last observations together: vectors one after the other, others on a new first axis."""
 
-    frames: int = Field(gt=1, description="How many; the newest is last.")
+    frames: int = Field(gt=1, examples=[4], description="How many; the newest is last.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
@@ -60,7 +61,7 @@ class _DelayLayer(HistoryLayer):
 class ObsDelay(OfEntry):
     """What was observed some steps ago; the first observation until then."""
 
-    steps: int = Field(gt=0, description="How many steps.")
+    steps: int = Field(gt=0, examples=[2], description="How many steps.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
@@ -70,6 +71,8 @@ class ObsDelay(OfEntry):
 class _ActionDelayLayer(Layer):
     def __init__(self, inner: Any, steps: int) -> None:
         super().__init__(inner)
+        space = inner.actions.space
+        refuse_large("action_delay", (steps, *space.shape), space.dtype)
         self._steps, self._queue = steps, np.zeros(0)
 
     def reset(self, seed: int) -> Tree:
@@ -100,7 +103,7 @@ class _ActionDelayLayer(Layer):
 class ActionDelay(Wrapper):
     """Actions that take effect some steps later; 0, or what is nearest to it, until then."""
 
-    steps: int = Field(gt=0, description="How many steps.")
+    steps: int = Field(gt=0, examples=[2], description="How many steps.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
@@ -140,7 +143,7 @@ class _StickyLayer(RandomLayer):
 class StickyActions(Wrapper):
     """With some probability the last action is done again in place of the chosen one."""
 
-    probability: float = Field(gt=0, lt=1, description="How often.")
+    probability: float = Field(gt=0, lt=1, examples=[0.25], description="How often.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
@@ -152,9 +155,7 @@ class _TimeLayer(Layer):
         super().__init__(inner)
         self._key, box = entry_of(inner.observations, key, "time_in_obs")
         if len(box.shape) != 1 or box.dtype.kind != "f":
-            raise ConfigError(
-                f"The wrapper time_in_obs is for vectors of floats; the observation is {box}."
-            )
+            raise misfit("time_in_obs", "vectors of floats", box)
         self._limit, self._steps = limit, np.zeros(inner.num_envs, np.int64)
         low, high = np.append(box.low, 0.0), np.append(box.high, 1.0)
         longer = spaces.Box(low.astype(np.float32), high.astype(np.float32))
@@ -187,7 +188,7 @@ class _TimeLayer(Layer):
 class TimeInObs(OfEntry):
     """One number more: which share of the time limit is over."""
 
-    limit: int = Field(gt=0, description="The steps that count as 1.")
+    limit: int = Field(gt=0, examples=[500], description="The steps that count as 1.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
@@ -197,7 +198,7 @@ class TimeInObs(OfEntry):
 class ActionRepeat(Inside):
     """Each action several times, with the sum of the rewards."""
 
-    times: int = Field(gt=1, description="How many times.")
+    times: int = Field(gt=1, examples=[4], description="How many times.")
     pool: ClassVar[int] = 1
     does: ClassVar[str] = "repeat actions"
 
