@@ -43,6 +43,7 @@ SCRIPTS = "FORK_SCRIPTS"
 PLAIN = "FORK_NOTHING"
 MODULES = (
     "assay",
+    "assay.envs.worker",
     "assay.loops.compile_worker",
     "assay.server.executor.child",
     "assay.study.run.supervisor",
@@ -63,6 +64,8 @@ _LATE = (
     *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
     # Torch sets the second itself, once a process has compiled something.
     *("TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR"),
+    # Workers of environments get it beside OMP_NUM_THREADS, which says the same and is early.
+    "MKL_NUM_THREADS",
 )
 _ARGUMENTS = 20  # of `Popen._execute_child`, after the first three
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl
