@@ -4,7 +4,7 @@ import assay
 
 if __name__ == "__main__":
     run = assay.train(
-        "crossq", "Pendulum-v1", env_steps=2000, learning_starts=300, lr=2e-3, gamma=0.95,
+        "crossq", "Pendulum-v1", env_steps=1500, learning_starts=300, lr=2e-3, gamma=0.95,
         batch_size=64, hidden=[64, 64], critic_hidden=[128, 128], policy_delay=2, seed=1,
         eval_every=0, checkpoint_every=0, preset=False,
     )  # fmt: skip

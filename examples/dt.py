@@ -35,11 +35,11 @@ if __name__ == "__main__":
     save(from_episodes(episodes, env.observation_space, env.action_space), "swings.npz")
 
     run = assay.train(
-        "dt", "Pendulum-v1", data="swings.npz", updates=2000, lr=1e-3, warmup=200, width=64,
-        layers=2, context=10, seed=1, eval_every=0, checkpoint_every=0,
+        "dt", "Pendulum-v1", data="swings.npz", updates=1500, lr=3e-3, warmup=100, width=32,
+        layers=2, context=10, batch_size=32, seed=1, eval_every=0, checkpoint_every=0,
     )  # fmt: skip
     targets = (-1200, -600, -150)
-    means = [run.evaluate(episodes=20, settings={"target_return": t}).mean for t in targets]
+    means = [run.evaluate(episodes=10, settings={"target_return": t}).mean for t in targets]
     for target, mean in zip(targets, means, strict=True):
         print(f"asked for {target}: mean return {mean:.0f}")
     print("higher targets give more" if means == sorted(means) else "the order is not kept")

@@ -7,14 +7,14 @@ from assay.data import load, summarise
 
 if __name__ == "__main__":
     teacher = assay.train(
-        "sac", "Pendulum-v1", env_steps=3000, hidden=[64, 64], batch_size=64, seed=1, eval_every=0,
-        checkpoint_every=0,
+        "sac", "Pendulum-v1", env_steps=2000, learning_starts=300, lr=2e-3, gamma=0.95, tau=0.02,
+        hidden=[64, 64], batch_size=64, seed=1, eval_every=0, checkpoint_every=0,
     )  # fmt: skip
     assay.record(teacher, "tries.npz", quality="replay")
     tries = summarise(load("tries.npz")).returns
 
     run = assay.train(
-        "mopo", "Pendulum-v1", data="tries.npz", updates=4000, gamma=0.95, tau=0.02, lr=2e-3,
+        "mopo", "Pendulum-v1", data="tries.npz", updates=2000, gamma=0.95, tau=0.02, lr=2e-3,
         hidden=[64, 64], batch_size=64, members=4, elites=3, model_hidden=[64, 64],
         model_epochs=40, rollouts=2000, rollout_length=2, rollout_every=250, seed=1,
         eval_every=0, checkpoint_every=0, preset=False,

@@ -14,7 +14,7 @@ def watch(event):
 
 if __name__ == "__main__":
     run = assay.train(
-        "sac", "Pendulum-v1", env_steps=3000, learning_starts=300, lr=2e-3, gamma=0.95, tau=0.02,
+        "sac", "Pendulum-v1", env_steps=2000, learning_starts=300, lr=2e-3, gamma=0.95, tau=0.02,
         batch_size=64, hidden=[64, 64], seed=1, eval_every=0, checkpoint_every=0,
         callbacks=[watch],
     )  # fmt: skip

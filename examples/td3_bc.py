@@ -35,8 +35,8 @@ if __name__ == "__main__":
     recorded = np.mean([episode.reward.sum() for episode in episodes])
 
     run = assay.train(
-        "td3_bc", "Pendulum-v1", data="swings.npz", updates=4000, lr=1e-3, gamma=0.95, tau=0.02,
-        hidden=[64, 64], batch_size=128, seed=1, eval_every=0, checkpoint_every=0,
+        "td3_bc", "Pendulum-v1", data="swings.npz", updates=3000, lr=2e-3, gamma=0.95, tau=0.02,
+        hidden=[64, 64], batch_size=64, seed=1, eval_every=0, checkpoint_every=0,
     )  # fmt: skip
     print(f"the controller's mean return is {recorded:.0f}")
     print(f"mean return {run.evaluate(episodes=20).mean:.0f}; random actions give about -1200")

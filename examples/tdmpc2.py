@@ -5,7 +5,7 @@ import assay
 if __name__ == "__main__":
     # Far too short to swing up: the preset of Pendulum-v1 takes 10,000 steps.
     run = assay.train(
-        "tdmpc2", "Pendulum-v1", env_steps=400, learning_starts=200, batch_size=32, latent=32,
+        "tdmpc2", "Pendulum-v1", env_steps=300, learning_starts=200, batch_size=32, latent=32,
         width=32, encoder_width=32, samples=32, policy_samples=4, elites=8, iterations=2,
         gamma=0.975, seed=1, eval_every=0, checkpoint_every=0, preset=False,
     )  # fmt: skip

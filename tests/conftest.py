@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import forking
 import pytest
@@ -65,15 +67,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let every test process begin with its share of the slow tests.
 
     Each gets a piece of the list, one after the other. A slow test that came late would leave the
-    other processes without work at the end.
+    other processes without work at the end. Slow tests that share a fixture of their module, such
+    as a cluster of Ray, are for one process, so that it is made once.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     slow = [item for item in items if item.get_closest_marker("slow")]
     fast = [item for item in items if not item.get_closest_marker("slow")]
+    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for _, together in itertools.groupby(slow, _belonging):
+        min(shares, key=len).extend(together)
     size, start = len(items) // workers, 0
     items.clear()
-    for number in range(workers):
-        share = slow[number::workers]
+    for number, share in enumerate(shares):
         end = start + size - len(share) if number < workers - 1 else len(fast)
         items += share + fast[start:end]
         start = end
+
+
+def _belonging(item: Any) -> str:
+    """Return the module of a test that has a fixture of it; of any other test, itself."""
+    fixtures = itertools.chain(*item._fixtureinfo.name2fixturedefs.values())
+    shared = any(fixture.scope == "module" for fixture in fixtures)
+    return str(item.path) if shared else str(item.nodeid)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import fcntl
+import functools
 import gc
 import importlib
 import io
@@ -33,6 +34,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -41,6 +43,7 @@ SCRIPTS = "FORK_SCRIPTS"
 PLAIN = "FORK_NOTHING"
 MODULES = (
     "assay",
+    "assay.envs.worker",
     "assay.loops.compile_worker",
     "assay.server.executor.child",
     "assay.study.run.supervisor",
@@ -61,6 +64,8 @@ _LATE = (
     *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
     # Torch sets the second itself, once a process has compiled something.
     *("TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR"),
+    # Workers of environments get it beside OMP_NUM_THREADS, which says the same and is early.
+    "MKL_NUM_THREADS",
 )
 _ARGUMENTS = 20  # of `Popen._execute_child`, after the first three
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl
@@ -201,6 +206,12 @@ def main() -> None:
     installed = [place for place in sys.path if place not in given]
     for name in IMPORTED:
         importlib.import_module(name)
+    # The command line is built once, and what was imported is not taken apart by every child.
+    typer = importlib.import_module("typer.main")
+    typer.get_command = functools.cache(typer.get_command)
+    typer.get_command(sys.modules["assay.cli.app"].app)
+    for part in list(weakref.finalize._registry.values()):  # type: ignore[attr-defined]
+        part.atexit = False
     gc.collect()
     gc.freeze()  # what is here is shared, and would be copied by who counts it
     link.send(b"ready")

@@ -385,9 +385,12 @@ class TestLearns:
             "num_envs": 32, "horizon": 32, "minibatch_size": 256, "epochs": 10, "gamma": 0.98,
             "gae_lambda": 0.9, "lr": "linear:2.5e-3:2.5e-4", "clip": 0.2,
         }  # fmt: skip
-        scores = [
-            Rig("ppo", "CartPole-v1", env_steps=30_000, seed=seed, **settings).train().score()
-            for seed in (1, 2, 3)
-        ]
+        passed: list[bool] = []
         # The rounding of a processor decides which seed is unlucky: one of them scored 262 or 500.
-        assert np.median(scores) > 400
+        # Two of three have to be above 400, so that the third counts only where the others differ.
+        for seed in (1, 2, 3):
+            rig = Rig("ppo", "CartPole-v1", env_steps=30_000, seed=seed, **settings)
+            passed.append(rig.train().score() > 400)
+            if passed.count(passed[-1]) == 2:
+                break
+        assert passed[-1], passed

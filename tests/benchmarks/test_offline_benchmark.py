@@ -164,6 +164,9 @@ def test_a_whole_benchmark_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     fast = {"num_envs": 2, "learning_starts": 50, "buffer_size": 500, "lr": 1e-2}
     task = offline.Task(env, "dqn", 600, 10, updates=20, settings=fast)
     monkeypatch.setitem(offline.TASKS, env, task)
+    small = {"width": 16, "layers": 1, "context": 4}
+    tuned = {(env, quality, "dt"): small for quality in ("random", "replay")}
+    monkeypatch.setattr(offline, "TUNED", tuned)
 
     def here(script: Path, spec: Any, name: str, timeout: float) -> dict[str, Any] | None:
         asked, place, results = spec

@@ -439,7 +439,7 @@ class TestCommandLine:
         assert shown.exit_code == 0 and "Dataset to learn from" in shown.output
 
     def test_killed_and_resumed(self, cli: Callable[..., Any], balance: Path) -> None:
-        settings = ("updates=6_000", "checkpoint_every=200", "log_every=100", "compile=false")
+        settings = ("updates=1_500", "checkpoint_every=100", "log_every=50", "compile=false")
         whole = cli(*TRAIN, *settings, "--name", "whole", "--quiet")
         assert whole.exit_code == 0, whole.output
         runs = balance.parent / "runs"

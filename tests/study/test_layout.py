@@ -16,6 +16,7 @@ from assay.study.files.documents import (
     ROOT,
     StudyError,
     checked_name,
+    read_yaml,
     read_yaml_document,
     write_json_document,
     write_yaml_document,
@@ -88,6 +89,15 @@ def test_bad_files_are_named_with_the_place(study: Study, text: str, message: st
     with pytest.raises(AssayError, match=message) as found:
         read_yaml_document(path, Registry)
     assert "registry.yaml" in str(found.value)
+
+
+def test_what_was_read_belongs_to_the_reader(tmp_path: Path) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text("a: {b: [1]}\n")
+    read_yaml(path)[0]["a"]["b"].append(2)
+    assert read_yaml(path) == [{"a": {"b": [1]}}]
+    path.write_text("a: 3\n")
+    assert read_yaml(path) == [{"a": 3}]
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -332,6 +332,7 @@ class AlgorithmContract:
         algorithm: Registry name.
         settings: Hyperparameters that make it small and quick.
         updates: How many updates it takes until every network has changed.
+        span: How long a run is that is killed and resumed, in the unit of its loop.
         lowered: Whether the compiled case is compiled to machine code. Otherwise its traced graph
             runs, unless the environment says `ASSAY_LOWER=yes`.
         compiled_settings: Further hyperparameters of the one compiled case.
@@ -341,6 +342,7 @@ class AlgorithmContract:
     algorithm: ClassVar[str]
     settings: ClassVar[Mapping[str, Any]] = {}
     updates: ClassVar[int] = 4
+    span: ClassVar[int] = 96
     lowered: ClassVar[bool] = False
     compiled_settings: ClassVar[Mapping[str, Any]] = {}
     compiled_atol: ClassVar[float] = 1e-5
@@ -533,18 +535,20 @@ class AlgorithmContract:
         monkeypatch.setattr("os.fsync", lambda descriptor: None)
         factory = self.first_case().factory(saves=saves)
         options: dict[str, Any] = {
-            **self.budget(factory, tmp_path, 160), "checkpoint_every": 48, "log_every": 20,
-            "eval_every": 80, "eval_episodes": 2, "sinks": (), "compile": False, "preset": False,
-            "root": tmp_path, **self.settings, **self.normalised(self.first_case()),
+            **self.budget(factory, tmp_path, self.span), "checkpoint_every": self.span * 3 // 10,
+            "log_every": self.span // 8, "eval_every": self.span // 2, "eval_episodes": 2,
+            "sinks": (), "compile": False, "preset": False, "root": tmp_path,
+            **self.settings, **self.normalised(self.first_case()),
         }  # fmt: skip
 
         def die(event: Event) -> None:
-            if isinstance(event, Logged) and event.clock.count >= 120:
+            if isinstance(event, Logged) and event.clock.count >= self.span * 3 // 4:
                 raise KeyError("the power is out")
 
         whole = assay.train(self.algorithm, factory, name="whole", **options)
         with pytest.raises(KeyError, match="power"):
             assay.train(self.algorithm, factory, name="killed", callbacks=[die], **options)
+        assert last_checkpoint(tmp_path / "killed")["run"]["updates"], "nothing was learned"
         killed = assay.resume(tmp_path / "killed", env=factory)
         assert whole.status == killed.status == "done"
         assert_same_run(whole.path, killed.path)

@@ -126,6 +126,7 @@ class OfflineContract(AlgorithmContract):
     """The checks of `AlgorithmContract` for an algorithm that learns from recorded data."""
 
     make_rig: ClassVar[type[Rig]] = OfflineRig
+    span: ClassVar[int] = 40
 
     def budget(self, factory: Callable[[], Any], directory: Path, total: int) -> dict[str, Any]:
         """Return a number of updates, and a file of data."""

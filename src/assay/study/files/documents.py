@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
 import json
 import re
@@ -88,7 +90,7 @@ def read_yaml(path: Path) -> list[Any]:
         StudyError: It is missing, no text, or malformed (line and column are named).
     """
     try:
-        return list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=_Loader))
+        return copy.deepcopy(_documents(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise StudyError(*run_error(error, f"read '{path}'").args) from None
     except UnicodeDecodeError as error:
@@ -98,6 +100,12 @@ def read_yaml(path: Path) -> list[Any]:
         place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise StudyError(f"'{path}' is malformed{place}: {problem}.") from None
+
+
+# A step of a study reads its contract dozens of times.
+@functools.lru_cache(maxsize=64)
+def _documents(text: str) -> list[Any]:
+    return list(yaml.load_all(text, Loader=_Loader))
 
 
 def read_json_document(path: Path, model: type[ModelT]) -> ModelT:
