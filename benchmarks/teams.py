@@ -11,8 +11,9 @@ its last checkpoint and its last evaluation; BenchMARL's begins when all is buil
 of VMAS, which is batched in torch and its fastest, and MPE2's own, which it steps one by one.
 
 Returns: both sides at their own defaults and equal environment steps, on MPE2's tasks (ours are
-batched copies, equal step for step), Discrete actions, episodes of 25 steps. Both are judged alike,
-with deterministic actions: the mean over agents of the sum of rewards, in `EPISODES` episodes.
+batched copies, equal step for step), Discrete actions (Box for MADDPG), episodes of 25 steps. Both
+are judged alike, with deterministic actions: the mean over agents of the sum of rewards, in
+`EPISODES` episodes.
 
 Each measurement is a fresh process with one thread.
 """
@@ -25,7 +26,7 @@ import json
 import statistics
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ PAIRS = (
     ("mappo", "simple_spread_v3"),
     ("qmix", "simple_spread_v3"),
     ("mappo", "simple_speaker_listener_v4"),
+    ("maddpg", "simple_speaker_listener_v4"),
 )
+CONTINUOUS = ("maddpg",)  # BenchMARL's has no other actions
 SIDES = ("benchmarl", "assay")
 RACERS = ("benchmarl-vmas", "benchmarl-mpe2", "assay-eager", "assay")
 CYCLES, EPISODES, STEPS, SEEDS, REPEATS = 25, 100, 60_000, 5, 3
@@ -68,7 +71,9 @@ def child(spec: dict[str, Any]) -> dict[str, Any]:
 def _assay(spec: dict[str, Any]) -> dict[str, Any]:
     import assay
 
-    settings: dict[str, Any] = {"compile": False}
+    settings: dict[str, Any] = {"compile": False, "preset": False, "device": "cpu"}
+    if spec["algorithm"] in CONTINUOUS:
+        settings["env_kwargs"] = {"continuous_actions": True}
     if spec["race"]:
         settings |= {
             "num_envs": COPIES, "horizon": HORIZON, "minibatch_size": MINIBATCH, "epochs": EPOCHS,
@@ -117,7 +122,8 @@ def _benchmarl(spec: dict[str, Any]) -> dict[str, Any]:
             return dict, ()
 
     config = ExperimentConfig.get_from_yaml()
-    config.prefer_continuous_actions = config.render = config.create_json = False
+    continuous = config.prefer_continuous_actions = spec["algorithm"] in CONTINUOUS
+    config.render = config.create_json = False
     config.evaluation, config.loggers = False, []
     config.max_n_frames = spec["steps"]
     model = MlpConfig.get_from_yaml()
@@ -144,7 +150,7 @@ def _benchmarl(spec: dict[str, Any]) -> dict[str, Any]:
         seconds = time.process_time() - began
     mean = None
     if not spec["race"]:
-        env = task.get_env_fun(1, False, 10_000 + spec["seed"], "cpu")()
+        env = task.get_env_fun(1, continuous, 10_000 + spec["seed"], "cpu")()
         with set_exploration_type(ExplorationType.DETERMINISTIC), torch.no_grad():
             rollouts = [env.rollout(CYCLES, policy=experiment.policy) for _ in range(EPISODES)]
         groups = list(task.group_map(env))
@@ -205,8 +211,9 @@ def collect(path: Path, steps: int, seeds: int, jobs: int) -> None:
     ]
     with ThreadPoolExecutor(jobs) as pool:
         specs = [spec | {"steps": steps, "core": None, "race": False} for spec in wanted]
-        for record in pool.map(measure, specs):
-            records.append(record)
+        for future in as_completed(pool.submit(measure, spec) for spec in specs):
+            records.append(future.result())
+            records.sort(key=lambda r: (r["algorithm"], r["task"], r["seed"], r["side"]))
             evidence.write_json(path, stored)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,6 +76,44 @@ def test_episodes_are_those_of_the_tensors(ends: int) -> None:
         _, _, terminated, truncated, _, final = vector.step(np.array([1, 0, 1]))
         assert not terminated.any() and truncated.tolist() == [False, True, False]
         assert np.ravel(final)[1] == -4
+
+
+class Foreign:
+    """An array of a library that only speaks DLPack."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = torch.as_tensor(values)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.values.__dlpack_device__()
+
+
+class ForeignLine(Line):
+    """The same points, told in another library's arrays."""
+
+    def reset(self) -> Any:
+        return Foreign(super().reset())
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, *ends, info = super().step(actions.values)
+        self.received = actions
+        told = {key: Foreign(value) for key, value in info.items()}
+        return Foreign(obs), Foreign(reward), *map(Foreign, ends), told
+
+
+def test_arrays_come_and_go_by_dlpack(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = SimpleNamespace(from_dlpack=lambda array: Foreign(torch.from_dlpack(array)))
+    monkeypatch.setitem(sys.modules, "foreign", library)
+    monkeypatch.setattr(Foreign, "__module__", "foreign.arrays")
+    line, seen = ForeignLine(), []
+    for env in (line, Line()):
+        with make_vector(TensorVectorEnv(env)) as vector:
+            steps = [[vector.reset(0)]] + [vector.step(np.array([1, 0, 1])) for _ in range(5)]
+        seen.append([np.asarray(x).tolist() for one in steps for x in one if x is not None])
+    assert isinstance(line.received, Foreign) and seen[0] == seen[1]
 
 
 def test_where_the_last_observation_is_not_told_the_one_before_stands_in() -> None:

@@ -1,9 +1,9 @@
 """Vector environments whose arrays are tensors, perhaps on a GPU, as one of Gymnasium's.
 
-Isaac Lab, mjlab, Brax and MJX step thousands of copies on a GPU and answer with arrays of torch or
-JAX. What they have in common is enough to train on them: `num_envs`, spaces of one copy, `reset`
-and `step`. Arrays are copied to NumPy, and actions back to the library and device that observations
-come from.
+Isaac Lab, mjlab, Brax and MJX step thousands of copies on a GPU and answer with arrays of torch,
+JAX or another library that speaks DLPack, such as CuPy or Warp. What they have in common is enough
+to train on them: `num_envs`, spaces of one copy, `reset` and `step`. Arrays are copied to NumPy,
+and actions back to the library and device that observations come from.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from assay.core.errors import EnvError
 
 _FINAL = ("final_obs", "final_observation", "terminal_observation")
+_ON_HOST = (1, 3)  # DLPack's numbers of a CPU's memory, and of such that a GPU can read
 _CUT = ("time_outs", "truncation", "TimeLimit.truncated")  # with a single `done`
 
 
@@ -133,7 +134,14 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             return sys.modules["jax"].device_put(
                 actions, next(iter(devices)) if len(devices) == 1 else None
             )
-        return actions.copy()
+        taken = getattr(sys.modules.get(library), "from_dlpack", None)
+        if taken is None or library == "numpy":
+            return actions.copy()
+        import torch
+
+        kind, number = self._like.__dlpack_device__()
+        device = "cpu" if kind in _ON_HOST else f"cuda:{number}"
+        return taken(torch.tensor(actions, device=device))
 
     def _get_state(self) -> dict[str, Any]:
         return {"own": _tree(self.inner.get_state()), "last": self._last}
@@ -171,7 +179,11 @@ def as_numpy(array: Any) -> NDArray[Any]:
     if hasattr(array, "detach"):
         host = array.detach().cpu().numpy()
         return host.copy() if array.device.type == "cpu" else host
-    return np.array(array)
+    if hasattr(array, "__array__") or not hasattr(array, "__dlpack__"):  # JAX has both
+        return np.array(array)
+    from torch.utils.dlpack import from_dlpack
+
+    return from_dlpack(array).cpu().numpy().copy()
 
 
 def _tree(raw: Any) -> Any:
