@@ -67,7 +67,8 @@ def test_parts_leave_out_what_does_not_exist_or_fit() -> None:
     assert ("CartPole-v1", "td3_bc") not in learned
     assert len({part.name for part in todo["learn"]}) == len(todo["learn"])
     hopper = offline.parts(["Hopper-v5"], ["bc"], ["expert"], [1])["learn"]
-    assert [part.updates for part in hopper] == [200_000]
+    assert [part.updates for part in hopper] == [50_000]
+    assert not offline.parts(["Hopper-v5"], ["bc"], ["replay"], [1])["learn"]  # PPO keeps none
     assert offline.parts(["Hopper-v5"], ["bc"], ["expert"], [1], 7)["learn"][0].updates == 7
 
 
