@@ -183,7 +183,8 @@ def _prepare(part: Part, work: Path, out: Path) -> dict[str, Any]:
 def _learn(part: Part, work: Path, out: Path) -> dict[str, Any]:
     config = _learns(part, work)
     found = {"updates_done": config["run"]["updates"], "sha256": _hash(config["run"]["data"])}
-    found["over"] = TUNED.get((part.env, part.quality, part.algorithm), {})
+    asked = {} if part.updates == TASKS[part.env].updates else {"updates": part.updates}
+    found["over"] = TUNED.get((part.env, part.quality, part.algorithm), {}) | asked
     return _played(part, work, config) | found
 
 
