@@ -23,6 +23,10 @@ _TITLES = {
     "qrdqn": "QR-DQN", "rainbow": "Rainbow", "recurrent_ppo": "Recurrent PPO", "crossq": "CrossQ",
     "dreamerv3": "DreamerV3", "tdmpc2": "TD-MPC2",
 }  # fmt: skip
+# PPO on Hopper-v5, with which it is an expert after 500,000 steps.
+HOPPER_PPO = {
+    "num_envs": 8, "horizon": 256, "minibatch_size": 128, "lr": "linear:6e-4:0",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from typing import Any
 import evidence
 import gymnasium as gym
 import numpy as np
+from cases import HOPPER_PPO
 from children import finish
 
 import assay
@@ -77,12 +78,7 @@ class Controller:
 
 
 CONTROLLERS = {"Pendulum-v1": swing_up}
-TRAINED: dict[str, dict[str, Any]] = {
-    "Hopper-v5": {
-        "env_steps": 500_000, "num_envs": 8, "horizon": 256, "minibatch_size": 128,
-        "lr": "linear:6e-4:0",
-    },
-}  # fmt: skip
+TRAINED: dict[str, dict[str, Any]] = {"Hopper-v5": {"env_steps": 500_000, **HOPPER_PPO}}
 
 
 def expert_of(case: Case, out: Path) -> Any:

@@ -22,7 +22,6 @@ from offline import (
     SPEARMAN,
     STORE,
     TASKS,
-    TUNED,
     lines_of,
     scores,
 )
@@ -107,42 +106,45 @@ def page_table(algorithm: str, path: Path = STORE) -> str:
 
 def _rows(path: Path) -> tuple[list[tuple[str, str]], list[str]]:
     """Return a row of each algorithm on each set, and the goals of sets."""
-    found, sets = scores(path), {line["env"]: line["sets"] for line in lines_of(path, "prepare")}
+    found = scores(path)
+    # Sets that were recorded again are other sets: each is compared with BC on itself.
+    recorded = [(line["env"], line["sets"]) for line in lines_of(path, "prepare")]
+    every = [(e, q, s) for e in TASKS for q in QUALITIES for env, s in recorded if env == e]
+    over = {(line["sha256"], line["algorithm"]): line["over"] for line in lines_of(path, "learn")}
     rows: list[tuple[str, str]] = []
     goals: list[str] = []
-    for env, quality in ((e, q) for e in TASKS for q in QUALITIES if (e, q) in found):
-        arms = {a: list(found[env, quality][a].values()) for a in found[env, quality]}
+    for env, quality, sets in every:
+        sha = sets.get(quality, {}).get("sha256", "")
+        arms = {a: list(seeds.values()) for a, seeds in found.get((env, quality, sha), {}).items()}
         base = arms.get(BASELINE, [])
         judged = against(base, {a: s for a, s in arms.items() if a != BASELINE}) if base else {}
         for algorithm in (a for a in ALGORITHMS if a in arms):
-            share = _share(float(np.mean(arms[algorithm])), sets[env])
+            share = _share(float(np.mean(arms[algorithm])), sets)
             versus = judged.get(algorithm)
-            tuned = TUNED.get((env, quality, algorithm), {})
-            shown = " ".join([algorithm, *(f"{k}={v}" for k, v in tuned.items())])
+            tuned = (f"{k}={v}" for k, v in over[sha, algorithm].items())
             row = (
-                f"| {env} | {quality} | {number(sets[env][quality]['mean'])} | {shown} | "
-                f"{_iqm(arms[algorithm])} | {share:.0%} | {_difference(versus)} | "
-                f"{'-' if versus is None else versus.verdict} |"
+                f"| {env} | {quality} | {number(sets[quality]['mean'])} | "
+                f"{' '.join([algorithm, *tuned])} | {_iqm(arms[algorithm])} | {share:.0%} | "
+                f"{_difference(versus)} | {'-' if versus is None else versus.verdict} |"
             )
             rows.append((algorithm, row))
-            goals += _goals(env, quality, algorithm, share, versus)
+            where = f"{env} {quality} ({number(sets[quality]['mean'])})"
+            goals += _goals(where, quality, algorithm, share, versus)
             if algorithm in ABOVE_SET and quality == "medium":
-                goals.append(_above_set(env, algorithm, arms[algorithm], sets[env][quality]))
+                goals.append(_above_set(where, algorithm, arms[algorithm], sets[quality]))
     return rows, goals
 
 
 def _goals(
-    env: str, quality: str, algorithm: str, share: float, versus: Against | None
+    where: str, quality: str, algorithm: str, share: float, versus: Against | None
 ) -> list[str]:
     made = []
     if quality in ABOVE.get(algorithm, ()) and versus is not None:
         better = versus.verdict == "better"
-        made.append(
-            f"| {env} {quality} | {algorithm} above BC | {_difference(versus)} | {_yes(better)} |"
-        )
+        made.append(f"| {where} | {algorithm} above BC | {_difference(versus)} | {_yes(better)} |")
     if algorithm in EXPERTS and quality == "expert":
         made.append(
-            f"| {env} expert | {algorithm} at {EXPERT_SHARE:.0%} of the expert | {share:.0%} | "
+            f"| {where} | {algorithm} at {EXPERT_SHARE:.0%} of the expert | {share:.0%} | "
             f"{_yes(share >= EXPERT_SHARE)} |"
         )
     return made
@@ -193,10 +195,10 @@ def _reaches(values: Sequence[float], others: Sequence[float]) -> bool:
     return one.point >= (other.point if math.isnan(other.low) else other.low)
 
 
-def _above_set(env: str, algorithm: str, values: Sequence[float], facts: dict[str, Any]) -> str:
+def _above_set(where: str, algorithm: str, values: Sequence[float], facts: dict[str, Any]) -> str:
     mean, worst = facts["mean"], min(values)
     return (
-        f"| {env} medium | {algorithm} above the set with every seed | at least {number(worst)} "
+        f"| {where} | {algorithm} above the set with every seed | at least {number(worst)} "
         f"against {number(mean)} | {_yes(worst > mean)} |"
     )
 

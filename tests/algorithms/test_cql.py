@@ -88,6 +88,15 @@ class TestLoss:
         assert loss.item() == pytest.approx(expected, rel=1e-5)
         assert metrics["gap"].item() == pytest.approx((GAP_1 + GAP_2) / 2, rel=1e-5)
 
+    def test_a_term_below_the_least_is_left_alone(self) -> None:
+        algorithm = table(cql_alpha=5.0, least_gap=2.0)
+        loss, _ = algorithm._critic_loss(step(algorithm))
+        assert GAP_1 < 2.0 < GAP_2
+        assert loss.item() == pytest.approx(1.7**2 + 3.7**2 + 5.0 * (2.0 + GAP_2), rel=1e-5)
+        [slope] = torch.autograd.grad(loss, [algorithm.critic.ensemble.weights[0]])
+        # dQ1 = (state 0, state 1, action) = (1, 0, 1/2), of 2 (1.5 - 3.2)
+        assert slope[0].flatten().tolist() == pytest.approx([-3.4, 0.0, -1.7], rel=1e-5)
+
     def test_the_policy_gets_no_gradient_from_the_critics_loss(self) -> None:
         algorithm = table()
         loss, _ = algorithm._critic_loss(step(algorithm))
@@ -147,6 +156,7 @@ class TestLoss:
     ("space", "settings", "message"),
     [
         (BOX, {"target_gap": 1.0, "cql_alpha": 2.0}, "cql_alpha=2.0 has no effect with target_gap"),
+        (spaces.Discrete(2), {"least_gap": 1.0}, "least_gap=1.0 has no effect because the action"),
         (spaces.Discrete(2), {"samples": 3}, "samples=3 has no effect because the action space is"),
     ],
 )

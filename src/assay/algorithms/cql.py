@@ -37,7 +37,7 @@ from assay.optim.update import Objective, Polyak, Step
 from assay.policies.heads import GreedyHead, SquashedHead
 
 _LARGEST = 1e6  # weight of the conservative term, where it is learned
-_OF_BOX = ("samples", "actor_lr", "alpha", "alpha_init", "alpha_lr", "target_entropy")
+_OF_BOX = ("samples", "least_gap", "actor_lr", "alpha", "alpha_init", "alpha_lr", "target_entropy")
 
 
 @register(
@@ -63,6 +63,9 @@ class CQL(Algorithm):
             None, description="Learn that weight so that the term stays near this number."
         )
         samples: int = Field(10, gt=0, description="Actions of each kind in the log-sum-exp.")
+        least_gap: float | None = Field(
+            None, description="Where the term of a transition is below this, leave it alone."
+        )
 
         def unused(self, spaces: Spaces) -> Unused:
             """Yield the weight where it is learned, and what Discrete actions have no use for."""
@@ -144,7 +147,12 @@ class CQL(Algorithm):
         actions = torch.cat([recorded, *(action for action, _ in kinds)], dim=1)
         every = self.critic.of_many(obs, actions)  # [2, B, 1 + 3 samples], all at s
         q, sampled = every[:, :, 0], every[:, :, 1:] - torch.cat([log for _, log in kinds], dim=1)
-        gap = losses.conservative_gap(sampled, q).mean(1)  # [2]
+        gap = losses.conservative_gap(sampled, q)  # [2, B]
+        if self.hp.least_gap is not None:
+            # Of narrow data the term has no least: Q of a recorded action rises without end over
+            # that of its neighbours, which the targets are made of, and all values sink.
+            gap = gap.clamp(min=self.hp.least_gap)
+        gap = gap.mean(1)  # [2]
         loss = (q - y).square().mean(1).sum() + self._weight() * gap.sum()
         return self._reported(loss, q, gap.mean(), batch)
 
