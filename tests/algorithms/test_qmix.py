@@ -58,9 +58,9 @@ def test_the_loss_is_the_one_computed_by_hand() -> None:
             mixer.weights_1[0].bias.copy_(torch.tensor([1.0, -2.0]))  # |W1| = (1, 2)
             mixer.weights_2[0].bias.fill_(-3.0)  # |w2| = 3
             mixer.bias_1[0].bias.fill_(0.5)
-            mixer.value[2].bias.fill_(1.0)  # V(s) = 1
+            mixer.value[-1].bias.fill_(1.0)  # V(s) = 1
     with torch.no_grad():
-        qmix.target.mixer.value[2].bias.fill_(2.0)
+        qmix.target.mixer.value[-1].bias.fill_(2.0)
     batch = make_batch(
         obs={
             "obs": [[[1.0], [2.0]], [[1.0], [2.0]]], "alive": [[1, 1], [1, 0]],

@@ -89,7 +89,7 @@ def learner(monkeypatch: pytest.MonkeyPatch) -> Any:
                         parameter.zero_()
                     q.mixer.weights_1[0].bias.fill_(1.0)
                     q.mixer.weights_2[0].bias.fill_(-0.5)
-                    q.mixer.value[2].bias.fill_(1.0)
+                    q.mixer.value[-1].bias.fill_(1.0)
         return found
 
     return make

@@ -36,6 +36,15 @@ def test_it_depends_on_the_state_and_can_be_negative() -> None:
     assert total.std() > 0.01 and (total < 0).any() and (total > 0).any()
 
 
+def test_weights_do_not_grow_with_the_state() -> None:
+    torch.manual_seed(0)
+    mixer = MonotonicMixer(2, 3)
+    state = torch.randn(64, 3)
+    for made in (mixer.weights_1, mixer.weights_2, mixer.value):
+        near, far = (made(scale * state).abs().mean() for scale in (10, 10_000))
+        assert far < 1.5 * near  # a thousand times without the norm
+
+
 def test_the_sum_is_the_sum() -> None:
     total = SumMixer()(torch.tensor([[1.0, 2.0], [3.0, -4.0]]), torch.zeros(2, 1))
     assert total.tolist() == pytest.approx([3.0, -1.0])

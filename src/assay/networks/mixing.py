@@ -22,7 +22,9 @@ class MonotonicMixer(nn.Module):
 
     QMIX, arXiv:1803.11485: a network of two layers whose weights and biases are made from the state
     by other networks. Absolute values keep its weights from being negative, so that
-    dQ_tot / dQ_a >= 0; its biases may be anything, and the last one is a network V(s).
+    dQ_tot / dQ_a >= 0; its biases may be anything, and the last one is a network V(s). Hidden
+    layers of these networks are normalised, so that weights do not grow with the state: where
+    agents can run away, values would grow with them, and each other's targets.
 
     Args:
         agents: A.
@@ -41,11 +43,10 @@ class MonotonicMixer(nn.Module):
     def __init__(self, agents: int, state: int, embed: int = 32, hidden: int = 64) -> None:
         super().__init__()
         self.agents, self.embed = agents, embed
-        inner = (hidden,) if hidden else ()
-        self.weights_1 = mlp((state, *inner, agents * embed), "relu", init="torch")
-        self.bias_1 = mlp((state, embed), init="torch")
-        self.weights_2 = mlp((state, *inner, embed), "relu", init="torch")
-        self.value = mlp((state, embed, 1), "relu", init="torch")
+        self.weights_1 = _maker(state, hidden, agents * embed)
+        self.bias_1 = _maker(state, 0, embed)
+        self.weights_2 = _maker(state, hidden, embed)
+        self.value = _maker(state, embed, 1)
 
     def forward(self, values: Tensor, state: Tensor) -> Tensor:
         """Return Q_tot [B] of agents' values [B, A] in states [B, S]."""
@@ -55,3 +56,11 @@ class MonotonicMixer(nn.Module):
         # Q_tot = h |w2(s)| + V(s)
         total = (hidden * self.weights_2(state).abs()).sum(1)
         return total + self.value(state).squeeze(1)
+
+
+def _maker(state: int, hidden: int, out: int) -> nn.Sequential:
+    """Return a network from states to weights; `hidden` is the width of its layer, 0 is none."""
+    if not hidden:
+        return mlp((state, out), init="torch")
+    first, *rest = mlp((state, hidden, out), "relu", init="torch")
+    return nn.Sequential(first, nn.LayerNorm(hidden), *rest)
