@@ -40,7 +40,7 @@ def test_weights_do_not_grow_with_the_state() -> None:
     torch.manual_seed(0)
     mixer = MonotonicMixer(2, 3)
     state = torch.randn(64, 3)
-    for made in (mixer.weights_1, mixer.weights_2, mixer.value):
+    for made in (mixer.weights_1, mixer.bias_1, mixer.weights_2, mixer.value):
         near, far = (made(scale * state).abs().mean() for scale in (10, 10_000))
         assert far < 1.5 * near  # a thousand times without the norm
 

@@ -8,8 +8,9 @@ action that is best for the team, while what one agent's action is worth may dep
 
 Deviations: without `memory`, which is the default, agents see their last observation alone; values
 are double (arXiv:1509.06461), as in the authors' code; Adam in place of RMSprop; the networks that
-make the mixer's weights have a hidden layer, as in later versions of that code, which is normalised
-(arXiv:1607.06450); without it values of simple_spread grew without end. The reward is the
+make the mixer's weights and biases have a hidden layer, as those of weights do in later versions of
+that code, which is normalised (arXiv:1607.06450); without it values of simple_spread grew without
+end. The reward is the
 mean over agents; an agent that is not alive has the value 0. A memory is not shown the last action,
 and its state is stored with a sequence, so that episodes may be longer than one.
 """

@@ -30,7 +30,7 @@ class MonotonicMixer(nn.Module):
         agents: A.
         state: Width of the state.
         embed: Width of the hidden layer.
-        hidden: Width of the hidden layer of the networks that make the weights; 0 is none.
+        hidden: Width of the hidden layer of the networks that make weights and biases; 0 is none.
 
     Example:
         >>> mixer = MonotonicMixer(agents=2, state=3)
@@ -44,7 +44,7 @@ class MonotonicMixer(nn.Module):
         super().__init__()
         self.agents, self.embed = agents, embed
         self.weights_1 = _maker(state, hidden, agents * embed)
-        self.bias_1 = _maker(state, 0, embed)
+        self.bias_1 = _maker(state, hidden, embed)
         self.weights_2 = _maker(state, hidden, embed)
         self.value = _maker(state, embed, 1)
 
