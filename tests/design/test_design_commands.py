@@ -518,6 +518,53 @@ def test_an_environment_with_goals_can_be_relabelled(
     assert run.status == "done" and "eval/success_rate" in run.metrics()
 
 
+@pytest.mark.parametrize("kind", ["success", "failure"])
+def test_what_is_paid_at_the_end_is_paid_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: None, kind: str
+) -> None:
+    from assay.design.environment import environment_files
+
+    problem = Problem(
+        name=f"pad_{kind}", action={"kind": "box", "shape": [2], "low": -1, "high": 1},
+        state={"entries": [{"name": "place", "shape": [2]}]},
+        reward={"terms": [{"name": "landed", "kind": "terminal", "low": 0, "high": 10}]},
+        mdp={"limit": 300, "endings": [{"name": "down", "kind": kind}]},
+    )  # fmt: skip
+    env = gym.make(on_path(*environment_files(problem, "sac"), tmp_path, monkeypatch))
+    paid = []
+    for push in (0.02, -0.3, 1.0):
+        env.reset(seed=1)
+        over = False
+        while not over:
+            _, reward, terminated, truncated, _ = env.step(np.full(2, push, np.float32))
+            over = terminated or truncated
+            paid.append((reward, terminated))
+    assert {reward for reward, ended in paid if not ended} <= {0.0}
+    assert {reward for reward, ended in paid if ended} <= {10.0}
+
+
+def test_goals_that_cannot_be_relabelled_are_not_offered_to_hindsight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from assay.cli.plan import make_plan
+    from assay.core.errors import EnvError
+    from assay.design.sources import from_env
+    from assay.testing.envs import GoalPoint
+
+    gym.register("Pointed-v0", GoalPoint, max_episode_steps=9)
+    try:
+        assert from_env("Pointed-v0")["mdp"]["goals"] is True
+        monkeypatch.setattr(
+            GoalPoint, "step", lambda self, _: (self._observe(), 0, False, False, {})
+        )
+        monkeypatch.delattr(GoalPoint, "compute_terminated")
+        assert "goals" not in from_env("Pointed-v0")["mdp"]
+        with pytest.raises(EnvError, match="her=null"):
+            make_plan("sac", "Pointed-v0", {}, {"her": "future"})
+    finally:
+        del gym.registry["Pointed-v0"]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -199,6 +199,8 @@ def make_plan(
         levels = built.design()
         if levels is not None:
             refuse_levels(vector, levels, algorithm)
+        if isinstance(built.needs, ReplayNeeds) and built.needs.her is not None:
+            vector.goal_functions()
     capacity, size = None, 0
     if isinstance(built.needs, ReplayNeeds):
         capacity = built.needs.capacity

@@ -78,7 +78,7 @@ def bounds_missing(action: Action, problem: Problem) -> Hits:
         yield "action.low", "a box needs low and high"
 
 
-@RULES.add("error", "No action lies between them.", "Correct one of them.")
+@RULES.add("error", "No action lies between them.", "Correct one of them.", contradiction=True)
 def bounds_order(action: Action, problem: Problem) -> Hits:
     """A lower bound is not below its upper bound, or their number is wrong."""
     low, high = limits(action.low), limits(action.high)

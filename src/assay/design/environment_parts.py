@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from string import Template
 
-from assay.design.problem import Problem, RewardTerm
+from assay.design.problem import Ending, Problem, RewardTerm
+
+_SUCCEEDED = "near > 0.99"
 
 
 def rules(problem: Problem, failed: str) -> str:
@@ -17,7 +19,7 @@ def rules(problem: Problem, failed: str) -> str:
         failed: The condition of endings that are failures.
     """
     return Template(_RULES).substitute(
-        terms=_terms(problem.reward.terms if problem.reward is not None else ()),
+        terms=_terms(problem, failed),
         endings=_endings(problem, failed),
     )
 
@@ -29,28 +31,36 @@ def success(problem: Problem) -> str:
     return f' | {{"is_success": {" or ".join(names)}}}' if names else ""
 
 
-def _terms(terms: tuple[RewardTerm, ...]) -> str:
+def _terms(problem: Problem, failed: str) -> str:
+    terms = problem.reward.terms if problem.reward is not None else ()
     if not terms:
         return '            "progress": (1.0, near),\n'
+    kinds = [ending.kind for ending in _ends(problem)]
+    # What is paid at the end is paid where the episode ends, and so once.
+    at_end = failed if kinds and "success" not in kinds else _SUCCEEDED
+    shares = {"dense": "near", "sparse": "(near > 0.95)", "terminal": f"({at_end})"}
     return "".join(
-        f'            "{term.name}": ({term.weight!r}, {_term(term)}),\n' for term in terms
+        f'            "{term.name}": ({term.weight!r}, {_value(term)} * {shares[term.kind]}),\n'
+        for term in terms
     )
 
 
-def _term(term: RewardTerm) -> str:
+def _value(term: RewardTerm) -> str:
     low = 0.0 if term.low is None else term.low
     high = low + 1.0 if term.high is None else term.high
-    share = "near" if term.kind == "dense" else "(near > 0.95)"
-    return f"{low!r} + {high - low!r} * {share}"
+    return f"{low!r} + {high - low!r}"
 
 
 def _endings(problem: Problem, failed: str) -> str:
-    endings = problem.mdp.endings if problem.mdp is not None else ()
-    conditions = {"success": "near > 0.99", "failure": failed}
-    lines = [
-        f'            "{e.name}": {conditions[e.kind]},\n' for e in endings if e.kind in conditions
-    ]
+    conditions = {"success": _SUCCEEDED, "failure": failed}
+    lines = [f'            "{e.name}": {conditions[e.kind]},\n' for e in _ends(problem)]
     return "{\n" + "".join(lines) + "        }" if lines else "{}"
+
+
+def _ends(problem: Problem) -> list[Ending]:
+    """Return the endings that a placeholder can come to."""
+    endings = problem.mdp.endings if problem.mdp is not None else ()
+    return [ending for ending in endings if ending.kind in ("success", "failure")]
 
 
 _RULES = '''    def _terms(self, near: float) -> dict[str, tuple[float, float]]:

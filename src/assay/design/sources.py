@@ -99,24 +99,26 @@ def from_env(env_id: str) -> Values:
         return values
     seen = sight.spaces.observation
     masked = isinstance(seen, gym.spaces.Dict) and ACTION_MASK in seen.spaces
-    raw, speed = _raw(env_id, seen)
+    raw, speed, relabels = _raw(env_id, seen)
     if speed is not None:
         mdp["simulator"]["steps_per_second"] = speed
     values["state"] = {"entries": _entries(raw)}
     values["action"] = _action(sight.spaces.action, masked)
-    if {"achieved_goal", "desired_goal"} <= {e["name"] for e in values["state"]["entries"]}:
+    named = {e["name"] for e in values["state"]["entries"]}
+    if relabels and {"achieved_goal", "desired_goal"} <= named:
         mdp["goals"] = True
     return values | {"mdp": mdp}
 
 
-def _raw(env_id: str, canonical: Any) -> tuple[Any, float | None]:
-    """Return the observation space with its own names and bounds, and steps per second."""
+def _raw(env_id: str, canonical: Any) -> tuple[Any, float | None, bool]:
+    """Return the space with its own names and bounds, steps per second, and if goals can change."""
     try:
         env = make_env(env_id)
     except AssayError:
-        return canonical, None
+        return canonical, None, False
     try:
-        return env.observation_space, _speed(env)
+        needed = ("compute_reward", "compute_terminated")  # of hindsight
+        return env.observation_space, _speed(env), all(map(env.has_wrapper_attr, needed))
     finally:
         env.close()
 

@@ -84,7 +84,7 @@ class GoalFunctions:
             raise EnvError(
                 f"'{self.name}' has no {name}(achieved_goal, desired_goal, info), which her needs "
                 "to relabel a transition with another goal.",
-                f"Define {name} {fix}",
+                f"Define {name} {fix} Or train without it: her=null.",
             )
         return function
 
