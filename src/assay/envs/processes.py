@@ -35,7 +35,7 @@ from assay.core.types import State, Team, Tree, tree_map
 from assay.envs.limits import Factory, warn_unending
 from assay.envs.one_env_parameters import read_parameters
 from assay.envs.spaces import ActionMap, ObservationMap
-from assay.envs.sync import Step, in_order
+from assay.envs.sync import Step, Terms, in_order, merge_terms
 from assay.envs.teams import Outcome
 from assay.envs.worker import CUT_OFF, NONE_DONE, SOME_DONE, STEP, Arena
 
@@ -329,6 +329,13 @@ class Processes:
         states = in_order(state)
         parts = [states[link.first : link.first + link.count] for link in self._open()]
         self._exchange([pickle.dumps(("set_state", (part,))) for part in parts])
+
+    def take_terms(self) -> Terms:
+        """Return the terms of the reward since the last time."""
+        found: Terms = {}
+        for part in self._call("take_terms"):
+            merge_terms(found, part)
+        return found
 
     def render(self) -> Any:
         """Render the first environment."""

@@ -36,6 +36,8 @@ Step = tuple[
     NDArray[np.bool_] | None,
     Tree,
 ]
+TERM = "reward/"  # how keys of infos begin that are terms of the reward
+Terms = dict[str, tuple[float, int]]  # the sum of a term, and its number of steps, by key
 SUCCESS = ("is_success", "success")  # keys of infos; the first that is present counts
 MaskSource = Literal["method", "info"] | None
 
@@ -85,6 +87,7 @@ class Group:
             size = None if self._mask_source is None else self.actions.mask_size
             self.observations = ObservationMap(self.envs[0].observation_space, size, text)
             self.success = np.full(len(self.envs), np.nan)
+            self._terms: Terms = {}
         except BaseException:
             self.close()
             raise
@@ -176,6 +179,8 @@ class Group:
             for index, env in enumerate(self.envs):
                 raw, r, term, trunc, info = env.step(actions[index])
                 self.success[index] = success_of(info) if info else np.nan
+                if info:
+                    add_terms(self._terms, info)
                 if term or trunc:
                     if final is None:
                         final = self.observations.zeros(len(self.envs))
@@ -275,6 +280,11 @@ class Group:
         parts = (env.unwrapped.outcome for env in self.envs)  # type: ignore[attr-defined]
         return Outcome(*(np.stack(arrays) for arrays in zip(*parts, strict=True)))
 
+    def take_terms(self) -> Terms:
+        """Return sums and counts of the terms of the reward since the last time."""
+        taken, self._terms = self._terms, {}
+        return taken
+
     def get_state(self) -> list[State] | None:
         """Return the state of every environment, or None if one of them cannot be saved."""
         states = [save_env_state(env) for env in self.envs]
@@ -325,6 +335,21 @@ def success_of(info: Mapping[str, Any]) -> float:
         if info.get(key) is not None:
             return float(bool(info[key]))
     return math.nan
+
+
+def add_terms(terms: Terms, info: Mapping[str, Any]) -> None:
+    """Add the numbers that an info has under `reward/NAME` to sums and counts by that name."""
+    for key, value in info.items():
+        if key.__class__ is str and key.startswith(TERM) and np.ndim(value) == 0:
+            total, count = terms.get(key, (0.0, 0))
+            terms[key] = total + float(value), count + 1
+
+
+def merge_terms(terms: Terms, more: Terms) -> None:
+    """Add sums and counts to others."""
+    for key, (total, count) in more.items():
+        before, steps = terms.get(key, (0.0, 0))
+        terms[key] = before + total, steps + count
 
 
 class Sync:
@@ -393,6 +418,10 @@ class Sync:
     def success(self) -> NDArray[np.float64]:
         """Return what the infos of the last step say."""
         return self.group.success
+
+    def take_terms(self) -> Terms:
+        """Return the terms of the reward since the last time."""
+        return self.group.take_terms()
 
     def first_env(self) -> gym.Env[Any, Any]:
         """Return the first environment."""

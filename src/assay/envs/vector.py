@@ -14,7 +14,7 @@ from assay.core.errors import EnvError
 from assay.core.types import Spaces, State, Team, Termination, Tree
 from assay.envs.goals import GoalFunctions
 from assay.envs.spaces import ActionMap, ObservationMap
-from assay.envs.sync import Step
+from assay.envs.sync import Step, Terms
 from assay.envs.termination import named_rule, own_rule
 from assay.functional.boards import GAMES
 from assay.functional.games.tree import GameTree
@@ -227,6 +227,14 @@ class Vector:
         that of the episode which ended. None where environments have no infos.
         """
         return self.backend.success
+
+    def take_terms(self) -> Terms:
+        """Return the terms of the reward that infos had since the last time, by `reward/NAME`.
+
+        Each is a sum and its number of steps. Environments that are stepped as one have none.
+        """
+        terms: Terms = getattr(self.backend, "take_terms", dict)()
+        return terms
 
     @property
     def curriculum(self) -> Any:

@@ -157,6 +157,9 @@ class _Worker:
     def get_state(self) -> Any:
         return self._made().get_state()
 
+    def take_terms(self) -> Any:
+        return self._made().take_terms()
+
     def set_state(self, states: list[Any]) -> None:
         self._made().set_state(states)
 

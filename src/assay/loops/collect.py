@@ -29,6 +29,7 @@ from assay.core.types import (
     tree_map,
 )
 from assay.envs.parameters import parameters, set_parameters
+from assay.envs.sync import Terms, merge_terms
 from assay.policies.exploration import GreedyActions
 
 EPISODE_WINDOW = 100
@@ -137,6 +138,7 @@ class Collector:
         self.carry: Tree = algorithm.initial_carry(env.num_envs)
         # Of several agents, what happened to each goes with what was collected.
         self.outcomes = None if env.spaces.team is None else env.outcomes
+        self.terms: Terms = {}
         self.curriculum = getattr(env, "curriculum", None)
         if self.curriculum is not None:
             self.curriculum.progress = lambda: clock.progress
@@ -244,19 +246,29 @@ class Collector:
         return Collected(obs, reward, terminated if done is None else done, valid, steps)
 
     def metrics(self) -> Metrics:
-        """Return what the recent episodes were like, and what the curriculum has to say."""
+        """Return what the recent episodes were like, and what the curriculum has to say.
+
+        The terms of the reward are means over the steps since the last time.
+        """
         drawn = {} if self.curriculum is None else self.curriculum.metrics()
-        return self.episodes.metrics() | drawn
+        merge_terms(self.terms, self.env.take_terms())
+        terms, self.terms = self.terms, {}
+        means = {key: total / count for key, (total, count) in terms.items()}
+        return self.episodes.metrics() | drawn | means
 
     def state(self) -> State:
         """Return where the environments and the collector are; `env` is None if it cannot say."""
+        merge_terms(self.terms, self.env.take_terms())
+        terms = {key: list(one) for key, one in self.terms.items()}
         return {
             "env": self.env.get_state(),
             "obs": tree_map(np.array, self.obs),
             "carry": tree_map(np.array, self.carry),
             "episodes": self.episodes.state(),
             "rng": seeding.rng_state(self.rng),
-        } | ({} if self.curriculum is None else {"curriculum": self.curriculum.state()})
+            **({} if self.curriculum is None else {"curriculum": self.curriculum.state()}),
+            **({"terms": terms} if terms else {}),
+        }
 
     def load_state(self, state: State) -> None:
         """Go on from `state`; without an environment's state, from a fresh reset.
@@ -265,6 +277,7 @@ class Collector:
         when it wrote the checkpoint.
         """
         self.episodes.load_state(state["episodes"])
+        self.terms = {key: tuple(one) for key, one in state.get("terms", {}).items()}
         seeding.set_rng_state(self.rng, state["rng"])
         if self.curriculum is not None:
             self.curriculum.load_state(state["curriculum"])
