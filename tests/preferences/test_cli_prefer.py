@@ -56,8 +56,8 @@ def test_the_loop_shows_both_returns() -> None:
     words = [
         "loop", "ppo", "Pendulum-v1", "env_steps=128", "num_envs=1", "horizon=32", "hidden=[8]",
         "max_episode_steps=8", "minibatch_size=32", "epochs=1", "sinks=[]", "eval_every=0",
-        "eval_episodes=1", "log_every=32", "--pairs", "4", "--rounds", "1", "--length", "4", "--episodes", "2",
-        "--out", "all", "--set", "members=1", "--set", "epochs=1",
+        "eval_episodes=1", "log_every=32", "--pairs", "4", "--rounds", "1", "--length", "4",
+        "--episodes", "2", "--out", "all", "--set", "members=1", "--set", "epochs=1",
     ]  # fmt: skip
     shown = prefer(*words, "--oracle", "--noise", "0.1")
     assert "Round 0: 64 of 128 steps, 2 comparisons" in shown
@@ -83,9 +83,12 @@ def test_a_bad_setting_is_told_before_warnings() -> None:
 
 
 def test_answers_that_are_all_equal_are_flagged() -> None:
-    answered(Path("set"), pairs=30, equal=1e6)
+    found = answered(Path("set"), pairs=30, equal=1e6)
     assert "Flag: All 30 answers are equal: nothing to learn from" in prefer("inspect", "set")
     assert "are equal: nothing to learn from" in prefer("fit", "set", code=2)
+    side = next(id for id, pair in found.pairs().items() if not pair.held_out)
+    found.add_labels([(side, "left", "oracle")])
+    assert "All 4 held-out answers are equal" in prefer("fit", "set", "members=1", "epochs=1")
 
 
 def test_bad_input_is_one_message() -> None:
