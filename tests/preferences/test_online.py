@@ -17,6 +17,7 @@ from assay.preferences import online
 from assay.preferences.files import PreferenceSet
 from assay.preferences.online import Learned, Plan, fall_error, is_hacked, learn
 from assay.preferences.oracle import ask_oracle
+from assay.runs import checkpoint
 from assay.study.files.contract import Metric
 from assay.study.measure.extractors import extract
 
@@ -34,10 +35,16 @@ PPO: dict[str, Any] = {
 }  # fmt: skip
 
 
-def run(place: Path, ask: Any = ask_oracle, algorithm: str = "sac", **options: Any) -> Learned:
+def run(
+    place: Path,
+    ask: Any = ask_oracle,
+    algorithm: str = "sac",
+    env: str = "Pendulum-v1",
+    **options: Any,
+) -> Learned:
     settings = SAC if algorithm == "sac" else PPO
     return learn(
-        algorithm, "Pendulum-v1", place, ask,
+        algorithm, env, place, ask,
         **{"plan": PLAN, "settings": settings, "fitting": FIT, **options},
     )  # fmt: skip
 
@@ -117,7 +124,7 @@ def test_hacking_is_a_learned_return_that_rises_while_the_true_one_falls() -> No
 
 def test_a_fall_within_noise_is_no_hacking() -> None:
     true, learned = np.array([24.13, 23.90]), np.array([1.90, 2.02])
-    assert is_hacked(true, learned, 0.11) and not is_hacked(true, learned, 0.12)
+    assert is_hacked(true, learned, 0.07) and not is_hacked(true, learned, 0.08)
     # Returns 1, 2 and 3 have the standard deviation 1; 1/6 + 1/3 = 1/2, and of 100 at most.
     returns = np.array([1.0, 2.0, 3.0])
     assert fall_error(returns, 6) == pytest.approx(0.5**0.5)
@@ -132,8 +139,8 @@ def test_a_round_is_judged_by_its_episodes(
     # 100 episodes with a standard deviation of 10.05: the difference has an error of 1.42.
     recent = np.array([(last - 10, 20), (last + 10, 20)] * 50)
     saved = {"collector": {"episodes": {"recent": recent}}}
-    monkeypatch.setattr(online.checkpoint, "latest", lambda path: path)
-    monkeypatch.setattr(online.checkpoint, "read_checkpoint", lambda path, sections: saved)
+    monkeypatch.setattr(checkpoint, "latest", lambda path: path)
+    monkeypatch.setattr(checkpoint, "read_checkpoint", lambda path, sections: saved)
     monkeypatch.setattr(online, "progress_of", lambda directory: 8000)
     metrics = {
         "rollout/return_mean": ([2000, 4000, 6000, 8000], [9.0, 24.1, 24.0, last]),
@@ -153,5 +160,5 @@ def test_a_round_is_judged_by_its_episodes(
 
 def test_a_constant_reward_stops_the_loop(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"All 3 answers .* are equal"):
-        learn("ppo", "CartPole-v1", tmp_path, ask_oracle, plan=PLAN, settings=PPO, fitting=FIT)
+        run(tmp_path, algorithm="ppo", env="CartPole-v1")
     assert not (tmp_path / "run").exists()
