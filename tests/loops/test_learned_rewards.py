@@ -153,8 +153,9 @@ class TestResume:
 
         run = assay.train("sac", "Pendulum-v1", name="r", reward_model="a", callbacks=[stop], **SAC)
         save("Pendulum-v1", "a", 0.75)
-        with pytest.raises(RunError, match=r"reward_model=.* has changed"):
+        with pytest.raises(RunError, match=r"reward_model=.* has changed") as refused:
             assay.resume(run.path)
+        assert "--reward-model" in str(refused.value.fix)
         assay.resume(run.path, reward_model=other)
         config = run.directory.config["run"]
         assert Path(config["reward_model"]) == other.absolute()

@@ -54,10 +54,10 @@ def test_from_a_dataset_to_a_model() -> None:
 @pytest.mark.slow
 def test_the_loop_shows_both_returns() -> None:
     words = [
-        "loop", "ppo", "CartPole-v1", "env_steps=128", "num_envs=1", "horizon=32", "hidden=[8]",
-        "minibatch_size=32", "epochs=1", "sinks=[]", "eval_every=0", "eval_episodes=1",
-        "log_every=32", "--pairs", "4", "--rounds", "1", "--length", "4", "--episodes", "2",
-        "--out", "all", "--set", "members=1", "--set", "epochs=1",
+        "loop", "ppo", "Pendulum-v1", "env_steps=128", "num_envs=1", "horizon=32", "hidden=[8]",
+        "max_episode_steps=8", "minibatch_size=32", "epochs=1", "sinks=[]", "eval_every=0",
+        "eval_episodes=1", "log_every=32", "--pairs", "4", "--rounds", "1", "--length", "4",
+        "--episodes", "2", "--out", "all", "--set", "members=1", "--set", "epochs=1",
     ]  # fmt: skip
     shown = prefer(*words, "--oracle", "--noise", "0.1")
     assert "Round 0: 64 of 128 steps, 2 comparisons" in shown
@@ -73,6 +73,22 @@ def test_one_who_always_clicks_left_is_flagged() -> None:
     settings = ("members=1", "hidden=[4]", "epochs=1")
     assert "Warning: 'lefty' favours the left" in prefer("fit", "set", *settings)
     assert "lefty" not in prefer("fit", "set", *settings, "--without", "lefty", "--out", "b")
+
+
+def test_a_bad_setting_is_told_before_warnings() -> None:
+    found = answered(Path("set"), pairs=30)
+    found.add_labels((pair, "left", "lefty") for pair in found.pairs())
+    shown = prefer("fit", "set", "bound=round", code=2)
+    assert "bound='round'" in shown and "lefty" not in shown
+
+
+def test_answers_that_are_all_equal_are_flagged() -> None:
+    found = answered(Path("set"), pairs=30, equal=1e6)
+    assert "Flag: All 30 answers are equal: nothing to learn from" in prefer("inspect", "set")
+    assert "are equal: nothing to learn from" in prefer("fit", "set", code=2)
+    side = next(id for id, pair in found.pairs().items() if not pair.held_out)
+    found.add_labels([(side, "left", "oracle")])
+    assert "All 4 held-out answers are equal" in prefer("fit", "set", "members=1", "epochs=1")
 
 
 def test_bad_input_is_one_message() -> None:

@@ -77,6 +77,8 @@ class TestFit:
 
     def test_ties_count_and_what_nobody_could_tell_does_not(self, tmp_path: Path) -> None:
         found = answered(tmp_path / "set", pairs=20, equal=1e9)
+        side = next(id for id, pair in found.pairs().items() if not pair.held_out)
+        found.add_labels([(side, "left", "oracle")])
         made = fit(found, tmp_path / "ties", FitSettings(members=1, hidden=(4,), epochs=1))
         assert made.facts["comparisons"] == 17 and made.facts["quality"] is None
         found.add_labels((pair, "unsure", "oracle") for pair in found.pairs())
@@ -169,4 +171,11 @@ def test_held_out_answers_that_do_not_speak_for_it(
 
 
 def test_a_fit_without_held_out_answers_is_in_doubt() -> None:
-    assert "nobody knows" in doubts(None)[0]
+    assert doubts(None)[0].startswith("No answers were held out, so that nobody knows")
+    assert doubts(None, 6)[0].startswith("All 6 held-out answers are equal, so that nobody knows")
+
+
+def test_answers_that_are_all_equal_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"All 34 answers of .* are equal: nothing to learn"):
+        fit(answered(tmp_path / "set", pairs=40, equal=1e6), tmp_path / "model", SMALL)
+    assert not (tmp_path / "model").exists()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from assay.core.errors import ConfigError, RunError
+from assay.core.errors import ConfigError, DataError, RunError
 from assay.experts.reward_model import FitSettings
+from assay.preferences import online
 from assay.preferences.files import PreferenceSet
-from assay.preferences.online import Learned, Plan, is_hacked, learn
+from assay.preferences.online import Learned, Plan, fall_error, is_hacked, learn
 from assay.preferences.oracle import ask_oracle
+from assay.runs import checkpoint
 from assay.study.files.contract import Metric
 from assay.study.measure.extractors import extract
 
@@ -27,12 +31,17 @@ SAC: dict[str, Any] = {
 PPO: dict[str, Any] = {
     "hidden": (8,), "num_envs": 1, "horizon": 32, "minibatch_size": 32, "epochs": 1,
     "env_steps": 256, "sinks": (), "compile": False, "eval_every": 0, "eval_episodes": 1,
-    "log_every": 32,
+    "log_every": 32, "max_episode_steps": 8,
 }  # fmt: skip
 
 
-def run(place: Path, ask: Any = ask_oracle, algorithm: str = "sac", **options: Any) -> Learned:
-    env = "Pendulum-v1" if algorithm == "sac" else "CartPole-v1"
+def run(
+    place: Path,
+    ask: Any = ask_oracle,
+    algorithm: str = "sac",
+    env: str = "Pendulum-v1",
+    **options: Any,
+) -> Learned:
     settings = SAC if algorithm == "sac" else PPO
     return learn(
         algorithm, env, place, ask,
@@ -53,6 +62,8 @@ def test_it_trains_asks_fits_and_goes_on(algorithm: str, tmp_path: Path) -> None
     assert len(changed) == 2
     assert made.run.directory.config["run"]["reward_model"] == str(tmp_path / "models" / "02")
     assert made.extra_steps > 0 and all(one.learned_return is not None for one in made.rounds)
+    for before, one in pairwise(made.rounds):  # the true return is compared with the row before
+        assert f"true return {before.true_return:.4g} to {one.true_return:.4g} (" in one.compared
     written = json.loads((tmp_path / "rounds.json").read_text())
     assert [one["env_steps"] for one in written["rounds"]] == [r.env_steps for r in made.rounds]
     again = run(tmp_path, algorithm=algorithm)  # it is done
@@ -109,3 +120,45 @@ def test_hacking_is_a_learned_return_that_rises_while_the_true_one_falls() -> No
     assert not is_hacked(up, up) and not is_hacked(down, down)
     assert not is_hacked(np.array([2.0, 9.0, 1.9]), up)  # it hardly fell
     assert not is_hacked(np.array([1.0]), np.array([1.0]))
+
+
+def test_a_fall_within_noise_is_no_hacking() -> None:
+    true, learned = np.array([24.13, 23.90]), np.array([1.90, 2.02])
+    assert is_hacked(true, learned, 0.07) and not is_hacked(true, learned, 0.08)
+    # Returns 1, 2 and 3 have the standard deviation 1; 1/6 + 1/3 = 1/2, and of 100 at most.
+    returns = np.array([1.0, 2.0, 3.0])
+    assert fall_error(returns, 6) == pytest.approx(0.5**0.5)
+    assert fall_error(returns, 900) == pytest.approx((1 / 100 + 1 / 3) ** 0.5)
+    assert fall_error(returns[:1], 6) == np.inf
+
+
+@pytest.mark.parametrize(("last", "hacked"), [(23.9, False), (15.0, True)])
+def test_a_round_is_judged_by_its_episodes(
+    last: float, hacked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 100 episodes with a standard deviation of 10.05: the difference has an error of 1.42.
+    recent = np.array([(last - 10, 20), (last + 10, 20)] * 50)
+    saved = {"collector": {"episodes": {"recent": recent}}}
+    monkeypatch.setattr(checkpoint, "latest", lambda path: path)
+    monkeypatch.setattr(checkpoint, "read_checkpoint", lambda path, sections: saved)
+    monkeypatch.setattr(online, "progress_of", lambda directory: 8000)
+    metrics = {
+        "rollout/return_mean": ([2000, 4000, 6000, 8000], [9.0, 24.1, 24.0, last]),
+        "rollout/length_mean": ([2000, 4000, 6000, 8000], [20.0] * 4),
+        "rollout/learned_return_mean": ([4000, 6000, 8000], [5.0, 1.9, 2.02]),
+    }
+    run = SimpleNamespace(metrics=lambda: metrics, directory=SimpleNamespace(checkpoints_path="x"))
+    model = SimpleNamespace(facts={"quality": None, "comparisons": 9})
+    before = [online.Round(0, 4000, 6, None, None, 24.1, 5.0, False)]
+    made = online._round(run, model, 1, before)  # type: ignore[arg-type]
+    assert made.hacked == hacked
+    assert made.compared == (
+        f"learned return 1.9 to 2.02, true return 24.1 to {last:.4g} (standard error of the "
+        "difference 1.4)"
+    )
+
+
+def test_a_constant_reward_stops_the_loop(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"All 3 answers .* are equal"):
+        run(tmp_path, algorithm="ppo", env="CartPole-v1")
+    assert not (tmp_path / "run").exists()

@@ -329,13 +329,13 @@ def fit(
     from assay.preferences.fit import fit as learn
     from assay.preferences.inspection import biased
 
-    found = PreferenceSet.open(source)
+    found, fitting = PreferenceSet.open(source), _fitting(settings)
     for text in biased(found):
         if not any(f"'{name}'" in text for name in without or ()):
             output.note(f"Warning: {text}")
-    model = learn(found, out, _fitting(settings), without=without or (), tell=output.note)
+    model = learn(found, out, fitting, without=without or (), tell=output.note)
     facts = model.facts
-    for text in doubts(facts["quality"]):
+    for text in doubts(facts["quality"], facts["held_out"]):
         output.note(f"Warning: {text}")
     if as_json:
         output.print_json({"model": str(out), **_shown(model)})
@@ -343,7 +343,7 @@ def fit(
     output.say(f"{out}: fitted to {facts['comparisons']} answers, bound={model.settings.bound}")
     for name, key in (("held-out", "quality"), ("fitted", "fitted")):
         if (quality := facts[key]) is None:
-            output.say(f"{name}: no answers to measure by")
+            output.say(f"{name}: no answers that chose a side to measure by")
             continue
         output.say(
             f"{name}: accuracy {quality['accuracy']:.1%} of {quality['answers']} answers, log loss "
@@ -441,5 +441,7 @@ def loop(
     ]  # fmt: skip
     output.show(output.table(columns, rows))
     output.say(f"Run: {made.run.path} (and {made.extra_steps:,} steps played to be compared)")
-    if any(one.hacked for one in made.rounds):
-        output.say("Flag: the learned return rose while the true one fell.")
+    for one in made.rounds:
+        if one.hacked:
+            text = "the learned return rose while the true one fell"
+            output.say(f"Flag: in round {one.number} {text}: {one.compared}")

@@ -65,7 +65,8 @@ def read_comparisons(
     """Return all steps of a set, what models are fitted to, and what they are measured by.
 
     Raises:
-        DataError: There are no answers to fit to, or nobody is called as in `without`.
+        DataError: There are no answers to fit to, all of them are "equal", or nobody is called as
+            in `without`.
     """
     labels = found.labels()
     known = {label.annotator for label in labels}
@@ -96,6 +97,12 @@ def read_comparisons(
         raise DataError(
             f"'{found.path}' has no answers to fit a reward to.",
             "Answer pairs with assay prefer label.",
+        )
+    if (learned.target == TARGETS["equal"]).all():
+        raise DataError(
+            f"All {len(learned)} answers of '{found.path}' to fit to are equal: nothing to learn "
+            "from.",
+            "Sample longer segments or other episodes.",
         )
     buffer = make_buffer(merge([batch.dataset for batch in found.batches]))
     return buffer, learned, measured
@@ -270,15 +277,22 @@ def measure(
     }
 
 
-def doubts(quality: Mapping[str, Any] | None) -> list[str]:
+def doubts(quality: Mapping[str, Any] | None, held_out: int = 0) -> list[str]:
     """Return why the answers that were held out do not speak for a model, in words.
+
+    Args:
+        quality: What `measure` returned of them.
+        held_out: How many there are, with those that chose no side.
 
     Example:
         >>> doubts({"answers": 40, "accuracy": 0.9, "log_loss": 0.4})
         []
     """
     if quality is None:
-        return ["No answers were held out, so that nobody knows whether the model is any good."]
+        why = (
+            f"All {held_out} held-out answers are equal" if held_out else "No answers were held out"
+        )
+        return [f"{why}, so that nobody knows whether the model is any good."]
     count, found = quality["answers"], []
     right = round(quality["accuracy"] * count)
     if binomtest(right, count, 0.5, alternative="greater").pvalue > 0.05:

@@ -176,6 +176,12 @@ def _coverage(found: PreferenceSet, pairs: set[str]) -> tuple[tuple[int, int], l
 
 def _flags(annotators: list[Annotator], agreements: list[Agreement]) -> list[str]:
     flags = []
+    said = sum((Counter(one.choices) for one in annotators), Counter[str]())
+    if said["equal"] and not said["left"] + said["right"]:
+        flags.append(
+            f"All {said['equal']} answers are equal: nothing to learn from. Sample longer segments "
+            "or other episodes."
+        )
     for one in annotators:
         if one.left is not None and one.p_value < _UNLIKELY:
             sides = one.choices["left"] + one.choices["right"]

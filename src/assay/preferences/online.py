@@ -9,6 +9,7 @@ Everything is in one directory: `pairs` (the comparisons), `models` (one for eac
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from assay.core.errors import ConfigError, RunError
 from assay.core.seeding import derive_seed
 from assay.envs.make import look_at
 from assay.experts.reward_model import FILE, FitSettings, RewardModel, load_model
+from assay.loops.collect import EPISODE_WINDOW
 from assay.loops.config import RunConfig
 from assay.loops.events import STOP, Event, Logged
 from assay.loops.run_settings import RewardedSettings
@@ -29,13 +31,16 @@ from assay.preferences.files import SET_FILE, PreferenceSet
 from assay.preferences.fit import fit
 from assay.preferences.pairs import By
 from assay.preferences.sample import Actor, Source, random_source, sample, source_of
+from assay.runs import checkpoint
 from assay.runs.directory import RUN_FILE
 from assay.runs.files import dump_json, read_json_object, run_error, write_atomic
 
 Ask = Callable[[PreferenceSet], None]  # returns when pairs are answered, or not all of them
 _ROUNDS = "rounds.json"
 _TRUE, _LEARNED = "rollout/return_mean", "rollout/learned_return_mean"
+_LENGTH = "rollout/length_mean"
 _FALL = 0.1  # of the range of true returns that a fall has to have to count
+_ERRORS = 3.0  # standard errors that it has to have as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,8 @@ class Round:
         calibration_error: Of its probabilities, on the same answers.
         true_return: Mean return of the last episodes by the environment's reward.
         learned_return: The same by the model.
-        hacked: Whether the learned return rose while the true one fell.
+        hacked: Whether the learned return rose while the true one fell, beyond noise.
+        compared: What that was judged by, in words; empty if there was too little.
     """
 
     number: int
@@ -93,6 +99,7 @@ class Round:
     true_return: float | None
     learned_return: float | None
     hacked: bool
+    compared: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +280,21 @@ def _round(run: Run, model: RewardModel, number: int, before: list[Round]) -> Ro
     metrics, quality = run.metrics(), model.facts["quality"] or {}
     reached = progress_of(run.directory)
     began = before[-1].env_steps if before else 0
-    series = {}
-    for name in (_TRUE, _LEARNED):
-        counts, values = metrics.get(name, ((), ()))
-        inside = [v for c, v in zip(counts, values, strict=True) if began < c <= reached]
-        series[name] = np.array(inside, float)
-    true, learned = series[_TRUE], series[_LEARNED]
+    # The true return goes on from the last round's; the learned one is of another model.
+    steps, true = _between(metrics, _TRUE, began, reached)
+    _, lengths = _between(metrics, _LENGTH, began, reached)
+    _, learned = _between(metrics, _LEARNED, began + 1, reached)
+    hacked, compared = False, ""
+    if len(true) > 1 and len(learned) > 1:
+        last = checkpoint.latest(run.directory.checkpoints_path)
+        assert last is not None  # the run has reached a count of steps
+        recent = checkpoint.read_checkpoint(last, ["collector"])["collector"]["episodes"]["recent"]
+        error = fall_error(recent[:, 0], int(steps[0] / lengths[0]))
+        hacked = is_hacked(true, learned, error)
+        compared = (
+            f"learned return {learned[0]:.4g} to {learned[-1]:.4g}, true return {true[0]:.4g} to "
+            f"{true[-1]:.4g} (standard error of the difference {error:.2g})"
+        )
     return Round(
         number,
         reached,
@@ -287,12 +303,37 @@ def _round(run: Run, model: RewardModel, number: int, before: list[Round]) -> Ro
         quality.get("calibration_error"),
         float(true[-1]) if len(true) else None,
         float(learned[-1]) if len(learned) else None,
-        is_hacked(true, learned),
+        hacked,
+        compared,
     )
 
 
-def is_hacked(true: np.ndarray[Any, Any], learned: np.ndarray[Any, Any]) -> bool:
-    """Return whether the learned return rose while the true one fell by a tenth of its range.
+def _between(metrics: Mapping[str, Any], name: str, first: int, last: int) -> np.ndarray[Any, Any]:
+    """Return the counts and the values [2, N] of a metric from one count to another."""
+    counts, values = metrics.get(name, ((), ()))
+    points = [(c, v) for c, v in zip(counts, values, strict=True) if first <= c <= last]
+    return np.array(points, float).reshape(-1, 2).T
+
+
+def fall_error(returns: np.ndarray[Any, Any], earlier: int) -> float:
+    """Return the standard error of the difference of two mean returns.
+
+    Args:
+        returns: Of the episodes of the later mean.
+        earlier: How many episodes had ended at the earlier one; the latest of them are its own.
+    """
+    if len(returns) < 2:
+        return math.inf
+    share = 1 / min(max(earlier, 1), EPISODE_WINDOW) + 1 / len(returns)
+    return float(returns.std(ddof=1)) * math.sqrt(share)
+
+
+def is_hacked(
+    true: np.ndarray[Any, Any], learned: np.ndarray[Any, Any], error: float = 0.0
+) -> bool:
+    """Return whether the learned return rose while the true one fell.
+
+    A fall is one by a tenth of the range, and by three standard errors of the difference.
 
     Example:
         >>> is_hacked(np.array([3.0, 5.0, 1.0]), np.array([0.0, 1.0, 2.0]))
@@ -300,7 +341,7 @@ def is_hacked(true: np.ndarray[Any, Any], learned: np.ndarray[Any, Any]) -> bool
     """
     if len(true) < 2 or len(learned) < 2:
         return False
-    fell = true[0] - true[-1] > _FALL * np.ptp(true)
+    fell = true[0] - true[-1] > max(_FALL * np.ptp(true), _ERRORS * error)
     return bool(fell and learned[-1] > learned[0])
 
 
@@ -318,5 +359,5 @@ def _line(one: Round, total: int) -> str:
         parts.append(f"true return {one.true_return:.1f}")
     if one.learned_return is not None:
         parts.append(f"learned return {one.learned_return:.1f}")
-    warning = " The learned return rises while the true one falls." if one.hacked else ""
-    return f"Round {one.number}: {', '.join(parts)}.{warning}"
+    fell = f" The learned return rises while the true one falls: {one.compared}."
+    return f"Round {one.number}: {', '.join(parts)}.{fell if one.hacked else ''}"

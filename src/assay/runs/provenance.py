@@ -106,10 +106,13 @@ def refuse_changed_files(
     for name, then in recorded.get("files", {}).items():
         now = present[name]
         if now["sha256"] != then["sha256"]:
+            ways = "Put the file back as it was, or start a new run."
+            if name == "reward_model":
+                ways = f"{ways[:-1]}, or go on with what it is now: --reward-model {then['path']}"
             raise RunError(
                 f"{name}='{then['path']}' has changed since the run was started: its SHA-256 is "
                 f"{now['sha256'][:12]}..., it was {then['sha256'][:12]}....",
-                "Put the file back as it was, or start a new run.",
+                ways,
             )
 
 
