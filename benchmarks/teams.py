@@ -26,7 +26,7 @@ import json
 import statistics
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -211,9 +211,8 @@ def collect(path: Path, steps: int, seeds: int, jobs: int) -> None:
     ]
     with ThreadPoolExecutor(jobs) as pool:
         specs = [spec | {"steps": steps, "core": None, "race": False} for spec in wanted]
-        for future in as_completed(pool.submit(measure, spec) for spec in specs):
-            records.append(future.result())
-            records.sort(key=lambda r: (r["algorithm"], r["task"], r["seed"], r["side"]))
+        for record in pool.map(measure, specs):
+            records.append(record)
             evidence.write_json(path, stored)
 
 

@@ -43,8 +43,8 @@ def test_returns_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.Monke
         teams.collect(path, steps=50, seeds=1, jobs=1)
     asked, before = [], list(asked)
     teams.collect(path, steps=50, seeds=1, jobs=1)
-    assert len(asked) == 3 and not {*asked} & {*before}
-    assert len(json.loads(path.read_text())["returns"]) == 8
+    assert len(asked) == 5 and not {*asked} & {*before}
+    assert len(json.loads(path.read_text())["returns"]) == 10
 
 
 @pytest.mark.parametrize(("race", "side"), [(True, "assay-eager"), (False, "assay")])
