@@ -1,6 +1,7 @@
 """The safe loader of YAML that is written in C, where PyYAML was built with it: six times as fast.
 
-What people write is read by `yaml.safe_load`, whose messages show the line.
+What people write is read by the safe loader in Python (`assay.core.config.read_yaml`), whose
+messages show the line.
 """
 
 from __future__ import annotations

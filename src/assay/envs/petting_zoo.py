@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,11 +150,13 @@ class _Wrapped(JointEnv):
         obs: dict[str, NDArray[Any]],
         over: bool,
         acted: list[str],
+        infos: Mapping[str, Any] | None = None,
     ) -> _Step:
         outcome = self.outcome
         cut = [i for i in map(self.index.__getitem__, acted) if outcome.truncated[i]]
         terminated = over and not cut
-        return obs, float(outcome.reward.mean()), terminated, over and not terminated, {}
+        reward, told = float(outcome.reward.mean()), dict(infos or {})
+        return obs, reward, terminated, over and not terminated, told
 
 
 def _global_state(env: Any) -> Any:
@@ -214,7 +216,7 @@ class Parallel(_Wrapped):
         last = {a for a in acted if outcome.truncated[self.index[a]] and a in seen}
         obs = self.joint_obs(seen, infos, last if over else alive, self._state())
         self._live = alive
-        return self._result(obs, over, acted)
+        return self._result(obs, over, acted, infos)
 
     def _require_seen(self, seen: Any, agents: set[str]) -> None:
         for agent in agents:

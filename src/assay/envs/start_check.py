@@ -71,6 +71,7 @@ def check_ends(vector: Vector) -> None:
                 ) from error
     finally:
         layer.curriculum = sampler
+    vector.take_terms()  # these steps are not the run's
 
 
 def _warn_of_signs(ranges: Ranges) -> None:

@@ -338,11 +338,18 @@ def success_of(info: Mapping[str, Any]) -> float:
 
 
 def add_terms(terms: Terms, info: Mapping[str, Any]) -> None:
-    """Add the numbers that an info has under `reward/NAME` to sums and counts by that name."""
+    """Add the numbers that an info has under `reward/NAME` to sums and counts by that name.
+
+    Infos of several agents, by their names, are added one after the other. What is not a finite
+    number is left out, as it is no fault of the environment's to have other things there.
+    """
     for key, value in info.items():
-        if key.__class__ is str and key.startswith(TERM) and np.ndim(value) == 0:
-            total, count = terms.get(key, (0.0, 0))
-            terms[key] = total + float(value), count + 1
+        if isinstance(value, Mapping):
+            add_terms(terms, value)
+        elif key.__class__ is str and key.startswith(TERM):
+            number = np.asarray(value)
+            if number.ndim == 0 and number.dtype.kind in "biuf" and np.isfinite(number):
+                merge_terms(terms, {key: (float(number), 1)})
 
 
 def merge_terms(terms: Terms, more: Terms) -> None:

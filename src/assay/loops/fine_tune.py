@@ -70,7 +70,7 @@ class FineTuneLoop:
 
     def metrics(self) -> Metrics:
         """Return what the recent episodes were like, once there are any."""
-        return self.collector.episodes.metrics()
+        return self.collector.metrics()
 
     def barrier(self) -> None:
         """End the trajectories of environments that cannot be saved, and reset them."""
