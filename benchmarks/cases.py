@@ -168,6 +168,8 @@ GROUPS: dict[str, tuple[Case, ...]] = {
         Case("redq-pendulum", "redq", "Pendulum-v1", 5_000, -160, 3.0),
         Case("crossq-halfcheetah", "crossq", "HalfCheetah-v5", 100_000, 4000, 40.0,
              rival="sac-halfcheetah", seeds=3),
+        Case("crossq-halfcheetah-4", "crossq", "HalfCheetah-v5", 100_000, 8000, 15.0,
+             overrides={"critic_hidden": (512, 512), "updates": 4}),
     ),
     "World models": (
         Case("mbpo-pendulum", "mbpo", "Pendulum-v1", 5_000, -200, 3.0, rival="sac-pendulum-5k"),
