@@ -11,11 +11,9 @@ import pytest
 from command_parsing import parsed
 
 from assay.skills import cases, evals, measuring
-from assay.skills.errors import SkillsError
 from assay.skills.evals import Case, Command, Query
-from assay.skills.evaluating import outcomes, routing
-from assay.skills.library import LIBRARY, Skill, plugins
-from assay.skills.routing import Router, Tally, measure
+from assay.skills.library import LIBRARY, Skill, SkillsError, plugins
+from assay.skills.routing import Router, Tally, measure, outcomes, routing
 
 SKILLS = [skill for plugin in plugins() for skill in plugin.skills]
 EVALS = {skill.name: evals.read(skill.path) for skill in SKILLS}

@@ -16,10 +16,28 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from assay.skills.beginnings import BEGINNINGS, Beginning
-from assay.skills.errors import SkillsError
-from assay.skills.library import read_json
+from assay.skills.library import SkillsError, read_json
 
+# A training script as users have it, without Assay: its score rises with --lr.
+_SCRIPT = """\
+import argparse, json, pathlib, random
+
+p = argparse.ArgumentParser()
+p.add_argument("--seed", type=int, default=0)
+p.add_argument("--lr", type=float, default=0.1)
+p.add_argument("--out", default="out")
+a = p.parse_args()
+d = pathlib.Path(a.out)
+d.mkdir(parents=True, exist_ok=True)
+score = 10 * a.lr + random.Random(a.seed).random()
+(d / "eval.json").write_text(json.dumps({"return": score}))
+"""
+_STUDY = (
+    'assay study start train.py --question "Is a larger step better?" --minimum-effect 1 '
+    "--candidates 2",
+    "assay study contract set 'metrics.primary.source={kind: json, path: eval.json, key: return}' "
+    "task.env=Toy evaluation.episodes=1",
+)
 FILE = "evals/evals.json"
 CASES, QUERIES, TAKEN, NEAR = 3, 20, 10, 6  # at least
 PROGRAMS = ("assay", "python")
@@ -33,6 +51,20 @@ CHECKS: Mapping[str, frozenset[str]] = {
 }
 _CASE = {
     *("id", "prompt", "expected_output", "begin", "setup", "prepare", "commands", "checks", "ci"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The files of a directory, by name, and the commands that are then run in it."""
+
+    files: Mapping[str, str]
+    commands: tuple[str, ...] = ()
+
+
+BEGINNINGS: Mapping[str, Beginning] = {
+    "script": Beginning({"train.py": _SCRIPT}),
+    "study": Beginning({"train.py": _SCRIPT}, _STUDY),
 }
 
 

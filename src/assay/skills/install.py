@@ -19,7 +19,6 @@ from typing import Any, Literal
 from assay import __version__
 from assay.core.errors import nearest
 from assay.runs.files import run_error, unfinished, write_atomic
-from assay.skills.errors import SkillsError
 from assay.skills.folders import (
     folder_files,
     hidden_folders,
@@ -28,7 +27,7 @@ from assay.skills.folders import (
     replace_folder,
 )
 from assay.skills.index_block import block, with_block
-from assay.skills.library import LIBRARY, Skill, frontmatter, plugins
+from assay.skills.library import LIBRARY, Skill, SkillsError, frontmatter, plugins
 from assay.skills.places import Place
 
 SCHEMA = 1

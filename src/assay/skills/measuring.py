@@ -18,10 +18,9 @@ from pathlib import Path
 
 from assay import __version__
 from assay.skills import cases
-from assay.skills.errors import SkillsError
 from assay.skills.evals import Case
 from assay.skills.install import install
-from assay.skills.library import Skill, read_json
+from assay.skills.library import Skill, SkillsError, read_json
 from assay.skills.places import place
 
 SCHEMA = 1

@@ -11,11 +11,11 @@ from typing import Any
 
 from assay import __version__
 from assay.skills import evals
-from assay.skills.errors import SkillsError
 from assay.skills.library import (
     HOOKS,
     NAME,
     Skill,
+    SkillsError,
     frontmatter,
     plugin_folders,
     plugins,

@@ -6,11 +6,15 @@ import importlib.resources
 import json
 import os
 import re
+from functools import cache
 from pathlib import Path
 
+from assay.core.config import Model
 from assay.runs.files import dump_json, run_error, write_atomic
 from assay.runs.git import GitError, git, repository
 from assay.study.agree.scope import pinned
+from assay.study.files.candidate import Candidate, Curriculum, EnvironmentGeneration
+from assay.study.files.contract import Budget, Contract, Metric
 from assay.study.files.documents import (
     INSIDE,
     ROOT,
@@ -20,13 +24,54 @@ from assay.study.files.documents import (
     write_text,
     write_yaml_document,
 )
-from assay.study.files.records import Adapter, Registry
-from assay.study.files.schemas import export_schemas
+from assay.study.files.records import (
+    Adapter,
+    LedgerEvent,
+    ProbePlan,
+    ProbeSummary,
+    QueueManifest,
+    Registry,
+    ResultAudit,
+    RewardReflection,
+    RunRecord,
+    State,
+)
 from assay.study.record import kinds
 from assay.study.record.ledger import Ledger
 from assay.study.record.study import ASIDE, Study, is_flat, open_study
 
+DOCUMENTS: dict[str, type[Model]] = {
+    "registry": Registry,
+    "adapter": Adapter,
+    "contract": Contract,
+    "metric": Metric,
+    "candidate": Candidate,
+    "curriculum": Curriculum,
+    "environment": EnvironmentGeneration,
+    "state": State,
+    "run": RunRecord,
+    "budget": Budget,
+    "reward_reflection": RewardReflection,
+    "probe_plan": ProbePlan,
+    "probe_summary": ProbeSummary,
+    "queue": QueueManifest,
+    "result_audit": ResultAudit,
+    "ledger_event": LedgerEvent,
+}
 _NAMES = "names.json"
+
+
+def export_schemas(directory: Path) -> None:
+    """Write the JSON Schema of every kind of file."""
+    for name in DOCUMENTS:
+        write_text(directory / f"{name}.schema.json", _schema(name))
+
+
+@cache
+def _schema(name: str) -> str:
+    schema = DOCUMENTS[name].model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return json.dumps(schema, indent=1) + "\n"
 
 
 def initialise(root: Path, task: str, study: str, *, actor: str, activate: bool = False) -> Study:

@@ -37,9 +37,8 @@ from assay.study.files.records import Adapter, LedgerFile, Registry, RunRecord, 
 from assay.study.record import kinds
 from assay.study.record.anchor import GitRef
 from assay.study.record.book import Book
-from assay.study.record.history import History
+from assay.study.record.history import History, Transaction
 from assay.study.record.ledger import Event, Head, Ledger, LedgerError, Problem, Reading
-from assay.study.record.transaction import Transaction
 
 ASIDE = "migrating"  # where files are while they move out of the flat layout
 FLAT = ("contract.yaml", "ledger.jsonl", "state.json")  # what stood there once

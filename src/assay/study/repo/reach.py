@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from assay.study.repo.files import words
-from assay.study.repo.parts import MAIN, Part
 from assay.study.repo.purpose import EVALUATE_WORDS, TRAIN_WORDS
+from assay.study.repo.syntax import MAIN, Part
 from assay.study.repo.walk import Facts
 
 _COMMANDS = {"command", "argument", "option"}  # decorators of functions that a user calls

@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.runs.git import GitError, git
-from assay.study.agree import (
-    approvals,
-    checkout,
-    interpreter,
-    protocol,
-    rules,
-    spending,
-    untracked,
-    uv,
-)
+from assay.study.agree import approvals, checkout, interpreter, protocol, rules, spending, untracked
 from assay.study.agree.protocol import fingerprints
 from assay.study.agree.scope import refuse_scope
 from assay.study.files.base import POOLS, Phase
@@ -27,10 +18,9 @@ from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.record.book import DECIDED
-from assay.study.record.history import History, Run
+from assay.study.record.history import OVER, History, Run
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
-from assay.study.record.transaction import OVER
 from assay.study.run import gpus
 from assay.study.run.switch import refuse_stopped
 
@@ -226,7 +216,7 @@ def environment(agreed: Contract, root: Path) -> dict[str, str]:
     passed = {name: os.environ[name] for name in agreed.baseline.env_allow if name in os.environ}
     online = agreed.experiment.network and agreed.experiment.wandb
     local = {} if online else {"WANDB_MODE": "offline"}
-    return passed | local | uv.variables(root, agreed) | agreed.baseline.env
+    return passed | local | interpreter.uv_variables(root, agreed) | agreed.baseline.env
 
 
 def refuse_other_environment(history: History, env: Mapping[str, str]) -> None:

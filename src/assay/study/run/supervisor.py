@@ -42,18 +42,19 @@ from assay.study.measure import monitor
 from assay.study.record.kinds import LAUNCHED, STOP
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
-from assay.study.run import gpus, quota, switch
+from assay.study.run import gpus, processes, switch
 from assay.study.run.guard import Guard
 from assay.study.run.processes import (
+    TEMPORARY,
     become_subreaper,
     claim,
     die_with_parent,
     identity,
     kill_descendants,
+    scratch,
 )
 from assay.study.run.recovery import POLL_SECONDS, exited, finish
 from assay.study.run.sandbox import NONE, Sandbox
-from assay.study.run.scratch import TEMPORARY, scratch
 from assay.study.run.worktree import collect, worktree
 
 GRACE_SECONDS = 10.0
@@ -250,7 +251,7 @@ def _watch(
             with contextlib.suppress(OSError):  # a full disk ends the run soon enough
                 write_atomic(place / "heartbeat.json", dump_json({"time": now}))
             beat = now
-            reason = health.look(now) or quota.exceeded(agreed.experiment.stop, place)
+            reason = health.look(now) or processes.exceeded(agreed.experiment.stop, place)
             if reason:
                 end(process)
                 return "killed", reason
@@ -266,7 +267,7 @@ def _watch(
             return "killed", f"it ran longer than {times} its request of {asked}"
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
-    over = quota.exceeded(agreed.experiment.stop, place)
+    over = processes.exceeded(agreed.experiment.stop, place)
     return ("killed", over) if over else ("done", "")
 
 
