@@ -107,7 +107,7 @@ def reflect(call: Call, run: Annotated[str, typer.Argument(metavar="RUN")]) -> N
         for c in seen.components
     ]
     columns = ("component", "share>", "trend", "saturated", "dominant")
-    lines = [f"Risk of hacking: {seen.hacking_risk}", *(f"  {found}" for found in seen.findings)]
+    lines = [f"Risk of hacking: {seen.hacking_risk}", *(f"  {each}" for each in seen.findings)]
     call.show(seen.model_dump(mode="json"), [output.table(columns, rows, title=run), *lines])
 
 

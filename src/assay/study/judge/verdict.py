@@ -84,12 +84,8 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
             f"The {phase} phase decides nothing.", f"Ask in one of: {', '.join(kinds.DECIDING)}."
         )
     with study.transaction() as transaction:
-        damage = study.problems()
-        if damage:
-            raise StudyError(
-                f"The ledger of {study.task}/{study.name} is damaged, {damage[0]}.",
-                "Run `assay study verify`; nothing is decided on it.",
-            )
+        way_out = "Run `assay study verify`; nothing is decided on it."
+        study.refuse_damage(study.problems(), way_out)
         history = transaction.history
         agreed = study.contract()
         _require_completed(history, name)
@@ -117,7 +113,7 @@ def rehearse(study: Study, history: History, agreed: Contract, name: str, phase:
     on record already is shown again.
     """
     if not _fresh(history, name, phase, rival(study, history)):
-        given = _last_verdict(history, name, phase)
+        given = history.verdict(name, phase)
         assert given is not None
         last = given.data
         alpha = math.nan if last["alpha"] is None else float(last["alpha"])
@@ -143,14 +139,9 @@ def _require_completed(book: Book, name: str) -> None:
         )
 
 
-def _last_verdict(history: History, name: str, phase: Phase) -> Event | None:
-    given = [event for event in history.verdicts if event.data["candidate"] == name]
-    return next((event for event in reversed(given) if event.data["phase"] == phase), None)
-
-
 def _fresh(history: History, name: str, phase: Phase, other: str) -> bool:
     """Return whether there is evidence that no verdict on this rival has been given on."""
-    last = _last_verdict(history, name, phase)
+    last = history.verdict(name, phase)
     if last is None or last.data["rival"] != other:
         return True
     if last.data["outcome"] in ("invalid", kinds.CONTINUE):
@@ -212,7 +203,7 @@ def iqm(
 
 def last_iqm(history: History, name: str, phase: Phase) -> dict[str, list[float]]:
     """Return what the last verdict on a candidate shows of the interquartile means."""
-    given = _last_verdict(history, name, phase)
+    given = history.verdict(name, phase)
     return dict(given.data.get("iqm", {})) if given else {}
 
 
@@ -267,7 +258,7 @@ def _require_promoted(history: History, name: str, other: str) -> None:
     Validation has no share of its own: it only repeats, on fresh seeds, what promotion found
     against the same rival.
     """
-    given = _last_verdict(history, name, "promotion")
+    given = history.verdict(name, "promotion")
     if given is None or given.data["outcome"] != "accept":
         outcome = f"is {given.data['outcome']}" if given else "has not been given"
         raise StudyError(

@@ -177,6 +177,11 @@ class History(Book):
             )
         return self.registered[name]
 
+    def verdict(self, name: str, phase: Phase) -> Event | None:
+        """Return the last verdict on a candidate in a phase, or None if there is none."""
+        given = [event for event in self.verdicts if event.data["candidate"] == name]
+        return next((event for event in reversed(given) if event.data["phase"] == phase), None)
+
     def shown_state(self, name: str) -> str:
         """Return a candidate's state in the word for people: what nobody judged is discarded."""
         data = self.moved[name].data

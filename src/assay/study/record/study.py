@@ -105,6 +105,13 @@ class Study:
         if self.flat:
             raise flat_refusal(self.root)
 
+    def refuse_damage(self, problems: Sequence[Problem], way_out: str) -> None:
+        """Refuse to go on where something is wrong with the ledger, its anchors or state.json."""
+        if problems:
+            raise StudyError(
+                f"The ledger of {self.task}/{self.name} is damaged, {problems[0]}.", way_out
+            )
+
     @property
     def contract_path(self) -> Path:
         """Return where the contract is."""
@@ -283,11 +290,7 @@ class Study:
         if not why.strip():
             raise StudyError("Anchoring again needs a reason.", "Say it with --why TEXT.")
         others = [p for p in self.problems() if not p.reason.startswith((_GONE, *_DERIVED))]
-        if others:
-            raise StudyError(
-                f"The ledger of {self.task}/{self.name} is damaged, {others[0]}.",
-                "Its head is not noted again until it is repaired.",
-            )
+        self.refuse_damage(others, "Its head is not noted again until it is repaired.")
         with self.ledger.transaction() as writer:
             ref = self.ref.name if self.ref.note(writer.head) else ""
             event = writer.append(kinds.ANCHORED, {"ref": ref, "why": why}, actor=actor)

@@ -70,18 +70,12 @@ def scorecard(study: Study, history: History, name: str, phase: Phase | None = N
             f"Candidate '{name}' has no run that is over{where}.",
             "`assay study next` says what to run; `assay study status` lists what has run.",
         )
-    given = _verdict_of(history, name, found)
+    judged = history.verdict(name, found)
+    given = judged.data if judged else {}
     other = str(given.get("rival") or _rival(study, history, name))
     seeds: Container[int] | None = given.get("seeds")
     lines = tuple(_lines(agreed, history, (name, other), found, seeds, given))
     return Scorecard(name, found, other, lines)
-
-
-def _verdict_of(history: History, name: str, phase: Phase) -> Mapping[str, Any]:
-    """Return the last verdict on a candidate in a phase, or nothing."""
-    events = (event.data for event in reversed(history.verdicts))
-    mine = (data for data in events if (data["candidate"], data["phase"]) == (name, phase))
-    return next(mine, {})
 
 
 def _rival(study: Study, history: History, name: str) -> str:

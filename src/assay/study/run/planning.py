@@ -56,11 +56,8 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
     """
     refuse_stopped(study)
     reading = study.examine()
-    if reading.problems:
-        raise StudyError(
-            f"The ledger of {study.task}/{study.name} is damaged, {reading.problems[0]}.",
-            "Run `assay study verify`; nothing is launched on a ledger that cannot be trusted.",
-        )
+    way_out = "Run `assay study verify`; nothing is launched on a ledger that cannot be trusted."
+    study.refuse_damage(reading.problems, way_out)
     agreed = study.contract()
     history = History.read(reading.events)
     approvals.require_approved(study, agreed, history.approvals)
