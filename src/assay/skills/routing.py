@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.skills import cases, evals
+from assay.skills import evals
 from assay.skills.evals import Query
 from assay.skills.library import LIBRARY, Skill, plugins
 
@@ -155,11 +155,11 @@ def routing(root: Path = LIBRARY) -> Routing:
     return measure(skills, [query for each in found if each for query in each.queries])
 
 
-def outcomes(skills: Sequence[Skill], kind: str) -> Iterator[cases.Outcome]:
+def outcomes(skills: Sequence[Skill], kind: str) -> Iterator[evals.Outcome]:
     """Run cases of skills, each in a temporary directory of its own."""
     for skill in skills if kind != "none" else ():
         found = evals.read(skill.path)
         for case in found.cases if found else ():
             if kind == "all" or case.ci:
                 with tempfile.TemporaryDirectory(prefix="assay-skill-") as name:
-                    yield cases.run(case, skill.path, Path(name))
+                    yield evals.run(case, skill.path, Path(name))

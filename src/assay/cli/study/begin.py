@@ -188,8 +188,8 @@ def set_fields(
 ) -> None:
     """Set fields of the contract; approvals of the parts that change are void."""
     from assay.core.config import parse_assignments
-    from assay.study.agree.edit import assign
     from assay.study.agree.scope import overlaps
+    from assay.study.agree.setup import assign
 
     given = parse_assignments(fields)
     found = call.read()

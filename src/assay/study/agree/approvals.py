@@ -144,7 +144,8 @@ def approve(study: Study, item: str, by: str, key: Path | None = None) -> Approv
         if item == "metrics":
             refuse_placeholders(contract)
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        code = _code(study, History.read(writer.events()))
+        base = History.read(writer.events()).base
+        code = checked_out(study.root) if base is None else base  # the study's own, once it has one
         part = digest(contract.part(item))
         approval = Approval(by=by.strip(), at=at, hash=part, commit=code)
         given, _ = standing(study, writer.events())
@@ -153,13 +154,6 @@ def approve(study: Study, item: str, by: str, key: Path | None = None) -> Approv
         writer.append(kinds.APPROVED, values, actor=approval.by)
         _write_approvals(study.contract_path, {**contract.approvals, item: approval})
     return approval
-
-
-def _code(study: Study, history: History) -> str:
-    """Return the commit that is approved: the study's own, or what is checked out before that."""
-    if history.base is not None:
-        return history.base
-    return checked_out(study.root)
 
 
 def require_same_code(history: History, commit: str) -> None:

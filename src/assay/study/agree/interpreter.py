@@ -117,7 +117,8 @@ def places(python: Path, env: Mapping[str, str]) -> list[Path]:
     """Return the directories whose startup files an interpreter reads."""
     own, *base = prefixes(python)
     libraries = [*own.glob("lib*/python3*"), *own.glob("local/lib/python3*")]
-    found = [place for library in libraries for place in _packages(library)]
+    names = ("site-packages", "dist-packages")
+    found = [library / name for library in libraries for name in names]
     for prefix in base or [own]:
         found += prefix.glob("lib*/python3*")  # of the standard library, which holds one as well
     if not base:  # a virtual environment reads nothing of the user's
@@ -126,10 +127,6 @@ def places(python: Path, env: Mapping[str, str]) -> list[Path]:
         found += user.glob("lib/python3*/site-packages")
     real = {place.resolve(): place for place in reversed(found) if place.is_dir()}
     return list(reversed(real.values()))
-
-
-def _packages(library: Path) -> list[Path]:
-    return [library / "site-packages", library / "dist-packages"]
 
 
 def packages(pythons: Iterable[Path], env: Mapping[str, str]) -> dict[str, str]:

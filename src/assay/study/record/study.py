@@ -35,10 +35,9 @@ from assay.study.files.documents import (
 )
 from assay.study.files.records import Adapter, LedgerFile, Registry, RunRecord, State
 from assay.study.record import kinds
-from assay.study.record.anchor import GitRef
 from assay.study.record.book import Book
 from assay.study.record.history import History, Transaction
-from assay.study.record.ledger import Event, Head, Ledger, LedgerError, Problem, Reading
+from assay.study.record.ledger import Event, GitRef, Head, Ledger, LedgerError, Problem, Reading
 
 ASIDE = "migrating"  # where files are while they move out of the flat layout
 FLAT = ("contract.yaml", "ledger.jsonl", "state.json")  # what stood there once

@@ -84,7 +84,9 @@ class Scripts:
 
 def find_commands(files: Files, facts: dict[str, Facts]) -> Scripts:
     """Return the commands and the entry points of a repository."""
-    scripts = Scripts(entries=_entry_points(files), uv=_uses_uv(files))
+    project = files.text("pyproject.toml") if "pyproject.toml" in files else ""
+    uv = (files.root / "uv.lock").is_file() or "[tool.uv" in project
+    scripts = Scripts(entries=_entry_points(files), uv=uv)
     for path in files.paths:
         source = "" if files.is_test(path) else _source(path)
         if source:
@@ -311,12 +313,6 @@ def _without_variables(tail: list[str]) -> list[str]:
 
 
 # ---------------------------------------------------------------------- entry points
-
-
-def _uses_uv(files: Files) -> bool:
-    return (files.root / "uv.lock").is_file() or (
-        "pyproject.toml" in files and "[tool.uv" in files.text("pyproject.toml")
-    )
 
 
 def _entry_points(files: Files) -> dict[str, Entry]:

@@ -109,7 +109,8 @@ def _lines(
             better = (mean - before) * (1.0 if metric.direction == "maximize" else -1.0)
         state, detail = "shown", ""
         if mean is None:
-            state, detail = "not written", f"looked for {metric.source.key} in {_place(metric)}"
+            place = metric.source.path or "stdout"
+            state, detail = "not written", f"looked for {metric.source.key} in {place}"
         elif role == "primary":
             state, detail = _decided(given)
         elif isinstance(metric, Guardrail):
@@ -140,10 +141,6 @@ def _values(
     arm = history.arm(name, phase, metric) if name else {}
     scores = (score for seed, score in arm.items() if seeds is None or seed in seeds)
     return [score for score in scores if score is not None and math.isfinite(score)]
-
-
-def _place(metric: Metric) -> str:
-    return metric.source.path or "stdout"
 
 
 def _decided(given: Mapping[str, Any]) -> tuple[str, str]:

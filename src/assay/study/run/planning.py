@@ -18,7 +18,7 @@ from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.record.book import DECIDED
-from assay.study.record.history import OVER, History, Run
+from assay.study.record.history import OVER, History
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
 from assay.study.run import gpus
@@ -95,7 +95,8 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         interpreter.refuse_unmapped(study.root, agreed, given)
     pythons = interpreter.interpreters(study.root, agreed, given)
     startup = interpreter.startup_files(pythons, given)
-    kept = [r.prepared.data["untracked"] for r in history.runs.values() if _has_data(r)]
+    orders = [run.prepared.data for run in history.runs.values()]
+    kept = [order["untracked"] for order in orders if order.get("untracked")]
     data = untracked.examine(study.root, agreed, kept[-1] if kept else {})
     if phase in DECIDING:
         refuse_other_environment(history, given)
@@ -227,10 +228,6 @@ def refuse_other_environment(history: History, env: Mapping[str, str]) -> None:
             f"The environment variable {odd} is not what it was in the study's earlier runs.",
             "Launch as before, or fix it for all runs in baseline.env and have that approved.",
         )
-
-
-def _has_data(run: Run) -> bool:
-    return bool(run.prepared.data.get("untracked"))
 
 
 def refuse_other_files(

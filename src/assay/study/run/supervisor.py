@@ -90,7 +90,8 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
     guard: Guard | None = None
     try:
         agreed, record, env, orders = _orders(study, run)
-        guard = _guard(study, agreed, record, env, orders)
+        patch = study.candidate(record.candidate).change.patch
+        guard = Guard(study.root, agreed, place, env, orders.data, patch)
         # Neither may be there: what somebody laid into them would be measured.
         with open(place / "stdout.log", "xb") as log:
             (place / "out").mkdir()
@@ -145,14 +146,6 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
     between("exited")
     finish(study, run)
     between("finished")
-
-
-def _guard(
-    study: Study, agreed: Contract, record: RunRecord, env: dict[str, str], orders: Event
-) -> Guard:
-    patch = study.candidate(record.candidate).change.patch
-    place = study.path / "runs" / record.id
-    return Guard(study.root, agreed, place, env, orders.data, patch)
 
 
 def _sandbox(

@@ -346,8 +346,12 @@ def _learn_metrics(made: Draft, written: Sequence[Written]) -> None:
     best = useful[0]
     others = ", ".join(dict.fromkeys(m.source.key for m in useful[1:6]))
     why = "the trial wrote it" + (f"; it wrote {others} as well" if others else "")
-    _primary(made, _name(best.source), best.source, why)
-    if best.points > 1 and not _EVALUATED & set(_words(best.source)):
+    name = best.source.key
+    if best.source.kind == "stdout":  # a pattern: its words are the name
+        name = re.split(r"\\[sd]|\(", name)[0].replace("\\", "")
+    _primary(made, name, best.source, why)
+    said = re.findall("[a-z]+", f"{best.source.path} {best.source.key}".lower())
+    if best.points > 1 and not _EVALUATED & set(said):
         made.put("metrics.primary.source.reduce", "tail-mean")
         made.put("metrics.primary.training_reward", True)
         why = "Nothing else is written; the last tenth of the curve is averaged."
@@ -360,16 +364,6 @@ def _learn_metrics(made: Draft, written: Sequence[Written]) -> None:
             source = curve.source.model_dump(mode="json", exclude_defaults=True)
             made.put("metrics.training_reward", {"name": "training-reward", "source": source})
     _minimum(made, best.last)
-
-
-def _name(source: MetricSource) -> str:
-    if source.kind == "stdout":  # a pattern: its words are the name
-        return re.split(r"\\[sd]|\(", source.key)[0].replace("\\", "")
-    return source.key
-
-
-def _words(source: MetricSource) -> list[str]:
-    return re.findall("[a-z]+", f"{source.path} {source.key}".lower())
 
 
 def _minimum(made: Draft, score: float) -> None:

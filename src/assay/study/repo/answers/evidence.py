@@ -19,16 +19,10 @@ import yaml
 from assay.study.repo.commands import Command, Entry
 from assay.study.repo.files import words
 from assay.study.repo.options import is_seed
-from assay.study.repo.purpose import (
-    EVALUATE_WORDS,
-    TRAIN_WORDS,
-    is_script,
-    stem,
-    without_reward,
-)
+from assay.study.repo.purpose import TRAIN_WORDS, is_script, stem, without_reward
 from assay.study.repo.repository import Repository
 from assay.study.repo.walk import Facts
-from assay.study.repo.words import OTHER_WORDS
+from assay.study.repo.words import ALGORITHMS, ASIDE, EVALUATE_WORDS, OTHER_WORDS
 
 # What evaluates, what says so best first.
 EVALUATES = (
@@ -36,20 +30,11 @@ EVALUATES = (
     "spectate", "play", "inference", "infer",
 )  # fmt: skip
 _VERBS = {"command", "cmd", "mode", "action", "subcommand", "verb", "subcmd", "argv", "func"}
-ALGORITHMS = {
-    "ppo", "dqn", "ddqn", "qrdqn", "sac", "td3", "ddpg", "a2c", "a3c", "trpo", "grpo", "rloo",
-    "tqc", "reinforce", "rainbow", "impala", "rl", "agent", "policy", "marl", "mappo", "qmix",
-    "dreamer",
-}  # fmt: skip
 _FILE = importlib.resources.files("assay.study.repo").joinpath("weights.yaml")
 NONE = "none"  # the sign of the answer that nothing trains
 _DOCUMENTS = 5  # more of them say no more
 _DEPTH = 6
 _METHODS = ALGORITHMS | {"sarsa", "qlearning", "q", "es", "cem", "alphazero", "muzero"}
-# Directories of what is measured or shipped rather than trained.
-ASIDE = {
-    "diagnostics", "benchmark", "benchmarks", "benchmarking", "profiling", "deployment", "deploy",
-}  # fmt: skip
 
 
 def subcommands(repo: Repository, target: str) -> dict[str, str]:

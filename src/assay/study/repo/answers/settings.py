@@ -191,7 +191,7 @@ def defaults(repo: Repository, sinks: set[str]) -> dict[str, str]:
             off = any(False in seen and True not in seen for seen in verdicts)
             on = all(True in seen for seen in verdicts if seen)
             states[sink] = "off" if off else "on" if on else ""
-        made = [path for path, found in _targets(repo) if found == sink]
+        made = [item.place.rpartition(":")[0] for item in _instances(repo) if item.value == sink]
         if made and files:
             states[sink] = "on" if set(made) & files else "off"
     return states
@@ -222,10 +222,6 @@ def _add_yaml(repo: Repository, known: dict[str, Any]) -> None:
                 counted.setdefault(name, Counter())[value.strip().strip("\"'")] += 1
     for name, values in counted.items():
         known[name] = values.most_common(1)[0][0]
-
-
-def _targets(repo: Repository) -> list[tuple[str, str]]:
-    return [(item.place.rpartition(":")[0], str(item.value)) for item in _instances(repo)]
 
 
 def _known(
