@@ -368,8 +368,8 @@ class Calls(Measures):
         elif receiver and tail in (
             "train", "fit", "run", "train_loop", "run_training", "run_experiment",
         ):  # fmt: skip
-            told = who & TRAINERS and (
-                tail != "train" or given or who & TRAINERS - {"model", "policy"}
+            told = bool(who & TRAINERS) and (
+                tail != "train" or given or bool(who & TRAINERS - {"model", "policy"})
             )
             told = told or (tail == "train" and given and root not in ("nn", "torch"))
             # One iteration of an algorithm of RLlib.
