@@ -25,16 +25,9 @@ RUNNERS = {
 _INTERPRETER = re.compile(r"^(.*/)?(python|python3|python3\.\d+|torchrun|ipython)$")
 _RUNS = re.compile(r"python|\.py|torchrun|\$|\bcd\s|-m\s")
 _ASKS = {
-    "--help",
-    "-h",
-    "[-h]",
-    "[--help]",
-    "--version",
-    "-V",
-    "print_config",
-    "--print_config",
+    "--help", "-h", "[-h]", "[--help]", "--version", "-V", "print_config", "--print_config",
     "--system_info",
-}
+}  # fmt: skip
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 _PLACEHOLDER = re.compile(r"<[^>]*>|\.\.\.|\[[a-z_ ]+\]|/path/to|your[-_ ]", re.IGNORECASE)
 _STANDS_FOR = re.compile(r"(?:.*=)?(?:[a-z]+_(?:name|id|path)|[A-Z]+_[A-Z_]+)")

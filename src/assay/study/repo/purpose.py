@@ -225,15 +225,9 @@ def evaluation_switch(
     for name, option in ((name, options[name]) for name in ranked):
         about = set(words(option.about))
         during = about & {
-            "human",
-            "keyboard",
-            "during",
-            "every",
-            "while",
-            "interval",
-            "periodically",
+            "human", "keyboard", "during", "every", "while", "interval", "periodically",
             "frequency",
-        }
+        }  # fmt: skip
         if says_evaluate(name) and option.kind == "bool" and not during:
             if option.flag and option.default is False:
                 return (name,), option.line

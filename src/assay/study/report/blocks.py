@@ -21,18 +21,9 @@ _UNSAFE = re.compile(
 _STYLE = "\n" + importlib.resources.files("assay.study.report").joinpath("style.css").read_text()
 _GOOD = {"accept", "accepted", "valid", "passed", "done", "low"}
 _BAD = {
-    "reject",
-    "rejected",
-    "harmful",
-    "no effect",
-    "no-effect",
-    "invalid",
-    "void",
-    "failed",
-    "killed",
-    "lost",
-    "high",
-}
+    "reject", "rejected", "harmful", "no effect", "no-effect", "invalid", "void", "failed",
+    "killed", "lost", "high",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
