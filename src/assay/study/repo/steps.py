@@ -227,5 +227,4 @@ def _returned(node: Function) -> Iterable[tuple[str, int]]:
 
 def _converts(node: ast.Call) -> bool:
     """Return whether a call only turns what it is given into another form."""
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.Compare | ast.BinOp)]
-    return not parts
+    return not any(isinstance(part, ast.Compare | ast.BinOp) for part in ast.walk(node))
