@@ -189,7 +189,8 @@ def verdict(
         else:
             seen = verdict.judge(found, name, phase, call.actor)
         status = found.book()[0].status.get(name)
-        shown = verdict.last_iqm(found.history(), name, phase) if not dry else {}
+        given = None if dry else found.history().verdict(name, phase)
+    shown = given.data.get("iqm", {}) if given else {}
     facts = {"candidate": name, "phase": phase, "status": status, "recorded": not dry}
     lines = [f"{name} in {phase}: {seen.outcome}", *(f"  {reason}" for reason in seen.reasons)]
     lines += [f"  IQM of {who}: {p:.4g} [{a:.4g}, {b:.4g}]" for who, (p, a, b) in shown.items()]

@@ -201,12 +201,6 @@ def iqm(
     return found
 
 
-def last_iqm(history: History, name: str, phase: Phase) -> dict[str, list[float]]:
-    """Return what the last verdict on a candidate shows of the interquartile means."""
-    given = history.verdict(name, phase)
-    return dict(given.data.get("iqm", {})) if given else {}
-
-
 def weigh(study: Study, history: History, agreed: Contract, name: str, phase: Phase) -> Verdict:
     """Return the verdict that the record allows, without writing it down.
 
