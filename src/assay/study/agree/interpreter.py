@@ -17,7 +17,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import unquote
 
 from assay.runs.git import git
 from assay.study.agree.protocol import fingerprint
@@ -239,13 +238,19 @@ def _strings(text: str) -> list[str]:
     return [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
 
 
+def _path_of(address: str) -> str:
+    """Return the path of a file: address."""
+    plain = re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), address)
+    return plain.removeprefix("file://").encode("latin-1", "ignore").decode(errors="replace")
+
+
 def _refuse_unfound(place: Path, root: Path, mine: list[Path]) -> None:
     """Refuse an editable install of the repository that no .pth file leads to."""
     for note in [] if mine else place.glob("*.dist-info/direct_url.json"):
         try:
             facts = json.loads(note.read_bytes())
             editable = facts.get("dir_info", {}).get("editable", False)
-            target = unquote(facts["url"]).removeprefix("file://")
+            target = _path_of(facts["url"])
         except (OSError, ValueError, KeyError, AttributeError):
             continue
         if editable and _below(root, target):
