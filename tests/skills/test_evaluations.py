@@ -10,12 +10,10 @@ import forking
 import pytest
 from command_parsing import parsed
 
-from assay.skills import cases, evals, measuring
-from assay.skills.errors import SkillsError
+from assay.skills import evals, measuring
 from assay.skills.evals import Case, Command, Query
-from assay.skills.evaluating import outcomes, routing
-from assay.skills.library import LIBRARY, Skill, plugins
-from assay.skills.routing import Router, Tally, measure
+from assay.skills.library import LIBRARY, Skill, SkillsError, plugins
+from assay.skills.routing import Router, Tally, measure, outcomes, routing
 
 SKILLS = [skill for plugin in plugins() for skill in plugin.skills]
 EVALS = {skill.name: evals.read(skill.path) for skill in SKILLS}
@@ -94,12 +92,12 @@ class TestCases:
     def test_checks_can_fail(self, tmp_path: Path, check: dict[str, object]) -> None:
         (tmp_path / "a.json").write_text('{"b": [1]}')
         case = Case("s", 1, "p", "e", {}, (), (Command("python -c 1"),), (check,), True)
-        assert len(cases.check(case, tmp_path, tmp_path, "somebody")) == 1
+        assert len(evals.check(case, tmp_path, tmp_path, "somebody")) == 1
 
     def test_a_command_with_another_code_fails_the_case(self, tmp_path: Path) -> None:
         command = Command("python -c \"print('x'); exit(1)\"", to="out.txt")
         case = Case("s", 1, "p", "e", {"d/f": "t"}, (), (command,), ({"file": "d/f"},), True)
-        (failed,) = cases.run(case, tmp_path, tmp_path).failed
+        (failed,) = evals.run(case, tmp_path, tmp_path).failed
         assert "ended with 1, not 0" in failed and (tmp_path / "out.txt").read_text() == "x\n"
 
 

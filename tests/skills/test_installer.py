@@ -17,9 +17,8 @@ from assay import __version__
 from assay.cli import doctor
 from assay.cli.app import app
 from assay.skills import checks, folders, install
-from assay.skills.errors import SkillsError
 from assay.skills.index_block import FOOTER, HEADER, with_block
-from assay.skills.library import LIBRARY, chosen
+from assay.skills.library import LIBRARY, SkillsError, chosen
 from assay.skills.places import place
 
 FEW = ["rlxp-audit-task", "rlxp-autoloop"]

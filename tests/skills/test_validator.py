@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.skills.errors import SkillsError
-from assay.skills.library import LIBRARY
+from assay.skills.library import LIBRARY, SkillsError
 from assay.skills.validate import validate
 
 PLUGIN = "plugins/assay-study"

@@ -17,9 +17,8 @@ from assay.study.files.contract import Contract
 from assay.study.files.documents import write_yaml_document
 from assay.study.judge import audit, verdict
 from assay.study.record import kinds
-from assay.study.record.history import History
+from assay.study.record.history import History, Transaction
 from assay.study.record.study import Study
-from assay.study.record.transaction import Transaction
 from assay.study.steps import candidates
 
 NOISE = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])

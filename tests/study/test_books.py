@@ -17,12 +17,10 @@ from assay.study.files import documents
 from assay.study.files.candidate import Candidate
 from assay.study.files.documents import StudyError
 from assay.study.record import kinds, ledger
-from assay.study.record.anchor import GitRef
 from assay.study.record.book import Book
-from assay.study.record.history import History
-from assay.study.record.ledger import GENESIS, Head, Ledger, LedgerError
+from assay.study.record.history import History, Transaction
+from assay.study.record.ledger import GENESIS, GitRef, Head, Ledger, LedgerError
 from assay.study.record.study import Study
-from assay.study.record.transaction import Transaction
 from assay.study.run import launcher, planning, recovery
 from assay.study.steps import candidates
 from assay.study.steps.advice import next_step

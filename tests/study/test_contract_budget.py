@@ -17,11 +17,10 @@ from assay.study.agree.budget import reserve, settle
 from assay.study.files.candidate import BudgetRequest
 from assay.study.files.contract import APPROVALS, Budget, Contract
 from assay.study.files.documents import StudyError, digest, write_yaml_document
-from assay.study.record.history import History
+from assay.study.record.history import History, Transaction
 from assay.study.record.kinds import SETTLED, WARNED
 from assay.study.record.ledger import Ledger
 from assay.study.record.study import Study
-from assay.study.record.transaction import Transaction
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import yaml
 from study_samples import candidate_values, contract_values
 
 from assay.core.errors import AssayError
+from assay.study.agree.setup import DOCUMENTS, export_schemas
 from assay.study.files.candidate import LONGEST_ID, Candidate
 from assay.study.files.contract import EXCEPTIONS, Contract, Hardware, Parameter
 from assay.study.files.documents import (
@@ -22,7 +23,6 @@ from assay.study.files.documents import (
     write_yaml_document,
 )
 from assay.study.files.records import Anchor, Registry, State
-from assay.study.files.schemas import DOCUMENTS, export_schemas
 from assay.study.record.study import Study, find_root, open_study
 
 

@@ -24,10 +24,9 @@ from assay.study.files.contract import APPROVALS, Contract
 from assay.study.files.documents import write_yaml_document
 from assay.study.judge import audit, verdict
 from assay.study.record import kinds
-from assay.study.record.history import History
+from assay.study.record.history import History, Transaction
 from assay.study.record.ledger import LedgerError
 from assay.study.record.study import Study
-from assay.study.record.transaction import Transaction
 from assay.study.report import charts, pages, sections, verdicts
 from assay.study.steps import candidates
 

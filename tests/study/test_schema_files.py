@@ -14,10 +14,10 @@ from study_samples import add, candidate_values, make_study
 
 from assay.study.agree import setup
 from assay.study.agree.approvals import approve
+from assay.study.agree.setup import DOCUMENTS, export_schemas
 from assay.study.files.candidate import BudgetRequest, Candidate
 from assay.study.files.documents import ROOT
 from assay.study.files.records import ProbePlan
-from assay.study.files.schemas import DOCUMENTS, export_schemas
 from assay.study.judge import audit
 from assay.study.measure import probe, reflection
 from assay.study.record.study import Study

@@ -14,7 +14,7 @@ from study_samples import make_study
 from typer.testing import CliRunner
 
 from assay.cli.app import app
-from assay.study.agree.edit import assign
+from assay.study.agree.setup import assign
 from assay.study.files.contract import Contract, MetricSource
 from assay.study.files.documents import StudyError
 from assay.study.measure.discover import discover

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from assay.study.files.base import Status
 from assay.study.files.documents import StudyError
-from assay.study.record.history import History
+from assay.study.record.history import TRANSITIONS, History, Transaction
 from assay.study.record.ledger import Ledger
-from assay.study.record.transaction import TRANSITIONS, Transaction
 
 STATUSES = get_args(Status)
 

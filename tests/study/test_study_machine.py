@@ -28,10 +28,9 @@ from assay.study.files.contract import APPROVALS
 from assay.study.judge import audit, verdict
 from assay.study.record import kinds
 from assay.study.record.book import Book
-from assay.study.record.history import History
+from assay.study.record.history import TRANSITIONS, History
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
-from assay.study.record.transaction import TRANSITIONS
 from assay.study.report import pages
 from assay.study.run import launcher, planning, processes, recovery, supervisor
 from assay.study.steps import agenda, candidates

@@ -97,7 +97,7 @@ def examine(root: Path) -> list[Finding]:
 def _hook() -> list[Finding]:
     """Say whether Codex runs the hook of the plugin for studies, where that is installed."""
     from assay.skills.checks import hook_of_codex
-    from assay.skills.errors import SkillsError
+    from assay.skills.library import SkillsError
 
     try:
         found = hook_of_codex(Path.cwd())

@@ -150,9 +150,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Route the queries of skills by a scripted model, and run their cases; exit 1 if one fails."""
-    from assay.skills.errors import SkillsError
-    from assay.skills.evaluating import KINDS, outcomes, routing
-    from assay.skills.library import LIBRARY, chosen, plugins
+    from assay.skills.library import LIBRARY, SkillsError, chosen, plugins
+    from assay.skills.routing import KINDS, outcomes, routing
 
     if run not in KINDS:
         raise SkillsError(f"--cases is '{run}'.", f"One of {', '.join(KINDS)}.")
@@ -194,8 +193,7 @@ def measure(
 ) -> None:
     """Have a real model do a skill's cases with and without it; costs what the model costs."""
     from assay.skills import evals
-    from assay.skills.errors import SkillsError
-    from assay.skills.library import chosen
+    from assay.skills.library import SkillsError, chosen
     from assay.skills.measuring import measure
 
     skill = chosen([name])[0]
@@ -242,7 +240,7 @@ def release_check(
 def _holosoma(place: Path) -> Finding:
     """Say whether the audit reads a checkout of Holosoma as the skills tell; nothing is run."""
     from assay.skills.checks import Finding
-    from assay.skills.errors import SkillsError
+    from assay.skills.library import SkillsError
     from assay.study.repo.audit import inspect
 
     if not place.is_dir():
@@ -274,7 +272,7 @@ def _findings(found: list[Finding], as_json: bool) -> None:
 
 
 def _split(names: list[str] | None) -> list[str]:
-    from assay.skills.errors import SkillsError
+    from assay.skills.library import SkillsError
 
     found = [name.strip() for word in names or [] for name in word.split(",") if name.strip()]
     if names and not found:

@@ -13,10 +13,9 @@ from typing import Literal
 
 from assay import __version__
 from assay.skills import manifests
-from assay.skills.errors import SkillsError
 from assay.skills.index_block import FOOTER, HEADER
 from assay.skills.install import edited, left_behind, read_manifest
-from assay.skills.library import HOOKED, LIBRARY, plugins
+from assay.skills.library import HOOKED, LIBRARY, SkillsError, plugins
 from assay.skills.places import HOSTS, SCOPES, Place, place
 from assay.skills.validate import marketplace, validate
 

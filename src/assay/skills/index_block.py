@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from assay.skills.errors import SkillsError
-from assay.skills.library import Skill
+from assay.skills.library import Skill, SkillsError
 
 HEADER = "<!-- assay-skills -->"
 FOOTER = "<!-- /assay-skills -->"

@@ -19,7 +19,6 @@ from typing import Any, Literal
 from assay import __version__
 from assay.core.errors import nearest
 from assay.runs.files import run_error, unfinished, write_atomic
-from assay.skills.errors import SkillsError
 from assay.skills.folders import (
     folder_files,
     hidden_folders,
@@ -28,7 +27,7 @@ from assay.skills.folders import (
     replace_folder,
 )
 from assay.skills.index_block import block, with_block
-from assay.skills.library import LIBRARY, Skill, frontmatter, plugins
+from assay.skills.library import LIBRARY, Skill, SkillsError, frontmatter, plugins
 from assay.skills.places import Place
 
 SCHEMA = 1
@@ -84,8 +83,9 @@ def read_manifest(place: Place) -> dict[str, Any]:
             "Upgrade Assay, or uninstall with the version that wrote it.",
         )
     found = {**empty, **found}
-    if not all(_are_words(words) for words in (found["skills"], *files.values())):
-        raise _unreadable(place)
+    for words in (found["skills"], *files.values()):
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise _unreadable(place)
     known = [folder.resolve() for folder in (*place.all_skills, place.agents)]
     for key in files:
         parent = (place.base / key).parent.resolve()
@@ -103,10 +103,6 @@ def _unreadable(place: Place) -> SkillsError:
         f"'{place.manifest}' cannot be read as a manifest of installed skills.",
         "Remove it to install over what is there; files that differ are then kept.",
     )
-
-
-def _are_words(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
 def install(place: Place, skills: list[Skill], *, force: bool = False, dry: bool = False) -> Report:
@@ -163,8 +159,8 @@ def uninstall(
         )
     left = [name for name in manifest["skills"] if names and name not in names]
     ours = {place.base / key: set(hashes) for key, hashes in manifest["files"].items()}
-    folders = tuple(folder / name for folder in place.skills for name in left)
-    stay = {path for path in ours if left and _below(path, folders, place.agents)}
+    folders = {folder / name for folder in place.skills for name in left}
+    stay = {path for path in ours if left and {place.agents, *folders} & {*path.parents}}
     report = Report(place, skills=left)
     goes = [path for path in ours if path not in stay and path.exists()]
     report.changes = [_farewell(path, ours[path], force) for path in goes]
@@ -191,10 +187,6 @@ def uninstall(
             if place.agents.parent == place.base / ".codex":  # not what CODEX_HOME names
                 _remove_if_empty(place.agents.parent)
     return report
-
-
-def _below(path: Path, folders: Iterable[Path], agents: Path) -> bool:
-    return path.parent == agents or any(folder in path.parents for folder in folders)
 
 
 def edited(place: Place) -> list[Path]:

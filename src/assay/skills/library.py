@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.core.errors import nearest
-from assay.skills.errors import SkillsError
+from assay.core.errors import AssayError, nearest
 
 LIBRARY = Path(__file__).parent / "library"
 NAME = re.compile(r"^[a-z0-9]+(-[a-z0-9]+)*$")
@@ -21,6 +20,10 @@ HOOKS = "hooks/hooks.json"  # of a plugin
 HOOKED = "assay-study"  # the plugin that has one
 OLD_NAMES = "assay-study-names"  # the plugin of names that skills once had
 _LINE = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z][\w-]*):(?: +(?P<value>.*))?$")
+
+
+class SkillsError(AssayError):
+    """A skill, host or scope is unknown, or a place cannot be read or written as asked."""
 
 
 @dataclass(frozen=True, slots=True)

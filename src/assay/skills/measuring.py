@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay import __version__
-from assay.skills import cases
-from assay.skills.errors import SkillsError
+from assay.skills import evals
 from assay.skills.evals import Case
 from assay.skills.install import install
-from assay.skills.library import Skill, read_json
+from assay.skills.library import Skill, SkillsError, read_json
 from assay.skills.places import place
 
 SCHEMA = 1
@@ -98,7 +97,7 @@ def write_results(path: Path, runs: Sequence[Run]) -> None:
 def _done(skill: Skill, case: Case, host: str, with_skill: bool) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(prefix="assay-skill-") as name:
         here = Path(name)
-        failed = cases.begin(case, skill.path, here)
+        failed = evals.begin(case, skill.path, here)
         if failed:
             return (failed,)
         if with_skill:
@@ -112,4 +111,4 @@ def _done(skill: Skill, case: Case, host: str, with_skill: bool) -> tuple[str, .
             return (f"the client did not end within {LONGEST} s",)
         if done.returncode:
             return (f"the client ended with {done.returncode}: {done.stderr.strip()[-400:]}",)
-        return cases.check(case, skill.path, here, done.stdout)
+        return evals.check(case, skill.path, here, done.stdout)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core.errors import nearest
-from assay.skills.errors import SkillsError
+from assay.skills.library import SkillsError
 
 HOSTS = ("claude", "codex")
 SCOPES = ("project", "user")

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import math
 import re
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from assay.skills import evals
 from assay.skills.evals import Query
-from assay.skills.library import Skill
+from assay.skills.library import LIBRARY, Skill, plugins
 
 K1, B = 1.2, 0.75  # of BM25, the usual ones
 LEAST = 3.0  # below it, no skill takes a query
@@ -26,6 +29,7 @@ _STOP = frozenset(
     "why will with you your".split()
 )
 _ENDINGS = ("isation", "ization", "ations", "ation", "ings", "ing", "ies", "ed", "es", "s", "e")
+KINDS = ("none", "ci", "all")  # of cases to run
 
 
 def words(text: str) -> list[str]:
@@ -135,3 +139,27 @@ def measure(skills: Sequence[Skill], queries: Iterable[Query]) -> Routing:
     near = sum(not query.taken for query in every)
     done = {name: Tally(*counts) for name, counts in tallies.items()}
     return Routing(done, tuple(misrouted), near, left, len(every))
+
+
+# ---------------------------------------------------------------------- a whole library
+
+
+def routing(root: Path = LIBRARY) -> Routing:
+    """Route every query of a library among all its skills.
+
+    Raises:
+        SkillsError: Evaluations are malformed.
+    """
+    skills = [skill for plugin in plugins(root) for skill in plugin.skills]
+    found = (evals.read(skill.path) for skill in skills)
+    return measure(skills, [query for each in found if each for query in each.queries])
+
+
+def outcomes(skills: Sequence[Skill], kind: str) -> Iterator[evals.Outcome]:
+    """Run cases of skills, each in a temporary directory of its own."""
+    for skill in skills if kind != "none" else ():
+        found = evals.read(skill.path)
+        for case in found.cases if found else ():
+            if kind == "all" or case.ci:
+                with tempfile.TemporaryDirectory(prefix="assay-skill-") as name:
+                    yield evals.run(case, skill.path, Path(name))

@@ -11,11 +11,11 @@ from typing import Any
 
 from assay import __version__
 from assay.skills import evals
-from assay.skills.errors import SkillsError
 from assay.skills.library import (
     HOOKS,
     NAME,
     Skill,
+    SkillsError,
     frontmatter,
     plugin_folders,
     plugins,
@@ -108,7 +108,8 @@ def _skill(path: Path) -> Iterator[Problem]:
         yield Problem(file, "body-length", what)
     yield from _links(skill)
     yield from _files(skill)
-    yield from _evals(path)
+    for what in evals.problems(path) if (path / evals.FILE).exists() else ():
+        yield Problem(path / evals.FILE, "evals", what)
 
 
 def _links(skill: Skill) -> Iterator[Problem]:
@@ -144,12 +145,6 @@ def _files(skill: Skill) -> Iterator[Problem]:
             yield Problem(path, "unreferenced", f"SKILL.md does not mention {short}")
 
 
-def _evals(path: Path) -> Iterator[Problem]:
-    if (path / evals.FILE).exists():
-        for what in evals.problems(path):
-            yield Problem(path / evals.FILE, "evals", what)
-
-
 # ---------------------------------------------------------------------- a plugin
 
 
@@ -161,7 +156,9 @@ def _plugin(path: Path) -> Iterator[Problem]:
             yield from _skill(folder)
     yield from _manifests(path)
     yield from _agents(path)
-    yield from _hooks(path)
+    hooks = path / HOOKS
+    if hooks.exists():
+        yield from _hook_scripts(path, hooks, lambda: read_json(hooks)["hooks"])
     readme = path / "README.md"
     text = readme.read_text(encoding="utf-8") if readme.exists() else ""
     if len(text.split()) < FEWEST_WORDS or "assay skills install" not in text:
@@ -215,12 +212,6 @@ def _agents(path: Path) -> Iterator[Problem]:
             continue
         if keys.get("name") != file.stem or not keys.get("description") or not body.strip():
             yield Problem(file, "agent", "name as the file, a description and a text are expected")
-
-
-def _hooks(path: Path) -> Iterator[Problem]:
-    file = path / HOOKS
-    if file.exists():
-        yield from _hook_scripts(path, file, lambda: read_json(file)["hooks"])
 
 
 def _hook_scripts(root: Path, file: Path, read: Callable[[], Any]) -> Iterator[Problem]:

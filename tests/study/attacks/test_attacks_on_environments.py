@@ -22,7 +22,7 @@ from arena import (
     write,
 )
 
-from assay.study.agree import closure, interpreter
+from assay.study.agree import interpreter, protocol
 from assay.study.agree.approvals import approve
 from assay.study.files.documents import StudyError
 from assay.study.record.study import Study
@@ -160,7 +160,7 @@ class TestImportsOfTheEvaluation:
             "from common import scale", "scale = __import__('com' + 'mon').scale"
         )
         study = begin(repository(tmp_path / "r", FILES | {"evaluate.py": hidden}))
-        assert closure.imported_files(study.root, study.contract()) == ["evaluate.py"]
+        assert protocol.imported_files(study.root, study.contract()) == ["evaluate.py"]
         patch = diff(study.root, {"common.py": "def scale(skill):\n    return 99.0\n"})
         propose(study, patch=patch)
         record = run(study)
@@ -193,7 +193,7 @@ class TestImportsOfTheEvaluation:
             "lib/deep/d.py": "from ..f import g\n", "lib/f.py": "", "lib/other.py": "",
         }  # fmt: skip
         study = begin(repository(tmp_path / "r", FILES | files))
-        found = closure.imported_files(study.root, study.contract())
+        found = protocol.imported_files(study.root, study.contract())
         assert found == sorted(set(files) - {"lib/other.py"})
 
 

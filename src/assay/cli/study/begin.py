@@ -188,8 +188,8 @@ def set_fields(
 ) -> None:
     """Set fields of the contract; approvals of the parts that change are void."""
     from assay.core.config import parse_assignments
-    from assay.study.agree.edit import assign
     from assay.study.agree.scope import overlaps
+    from assay.study.agree.setup import assign
 
     given = parse_assignments(fields)
     found = call.read()
@@ -210,20 +210,14 @@ def show(call: Call) -> None:
     found = call.read()
     agreed = found.contract()
     reasons = missing(found, agreed)
-    if call.as_json:
-        output.print_json({**agreed.model_dump(mode="json"), "missing": reasons})
-        return
-    output.say(found.contract_path.read_text().rstrip())
-    rows = [
-        (item, "no" if item in reasons else "yes", reasons.get(item) or _word(agreed, item))
-        for item in APPROVALS
-    ]
-    output.show(output.table(("part", "approved", "by"), rows))
-
-
-def _word(agreed: Any, item: str) -> str:
-    approval = agreed.approvals[item]
-    return f"{approval.by}, {approval.at}"
+    rows = []
+    for item in APPROVALS:
+        given = agreed.approvals.get(item)
+        word = f"{given.by}, {given.at}" if given else ""
+        rows.append((item, "no" if item in reasons else "yes", reasons.get(item) or word))
+    text = found.contract_path.read_text().rstrip()
+    facts = {**agreed.model_dump(mode="json"), "missing": reasons}
+    call.show(facts, [text, output.table(("part", "approved", "by"), rows)])
 
 
 @contract.command("check")
@@ -386,7 +380,7 @@ def metrics(
     agreed = call.read().contract().metrics
     if out is not None and not out.is_dir():
         raise StudyError(f"'{out}' is not a directory.", "Give the directory that a run wrote to.")
-    facts = []
+    facts, rows = [], []
     missing: StudyError | None = None
     for metric in agreed.all():
         if isinstance(metric, PrimaryMetric):
@@ -403,21 +397,10 @@ def metrics(
                 what = f"Metric '{metric.name}' cannot be read. {error.message}"
                 missing = missing or StudyError(what, error.fix)
         facts.append(row)
-    if call.as_json:
-        output.print_json(facts)
-    else:
-        _show_metrics(facts, out is not None)
+        value = "missing" if "error" in row else number(row.get("value"))
+        rows.append((metric.name, role, metric.direction, row["source"], value))
+    columns = ("metric", "role", "direction", "source", "value")
+    shown = len(columns) if out is not None else len(columns) - 1
+    call.show(facts, [output.table(columns[:shown], [row[:shown] for row in rows])])
     if missing is not None:
         raise missing
-
-
-def _show_metrics(facts: list[dict[str, Any]], tried: bool) -> None:
-    columns = ("metric", "role", "direction", "source", *(("value",) if tried else ()))
-    rows = [(r["name"], r["role"], r["direction"], r["source"], *_value(r, tried)) for r in facts]
-    output.show(output.table(columns, rows))
-
-
-def _value(row: dict[str, Any], tried: bool) -> tuple[str, ...]:
-    if not tried:
-        return ()
-    return ("missing" if "error" in row else number(row["value"]),)

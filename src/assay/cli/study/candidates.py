@@ -32,11 +32,11 @@ def baseline(call: Call, hours: Hours = None, gpu_hours: GpuHours = 0.0) -> None
         if made:
             request = request_of(found, hours, gpu_hours)
             names = [candidates.plan_baseline(found, request, call.actor)]
-        facts = _plan(found, names[0]) | {"proposed": made}
-    call.show(facts, facts.pop("lines") if not call.as_json else [])
+        facts, lines = _plan(found, names[0])
+    call.show(facts | {"proposed": made}, lines)
 
 
-def _plan(study: Study, name: str) -> dict[str, Any]:
+def _plan(study: Study, name: str) -> tuple[dict[str, Any], list[str]]:
     """Return what the baseline still needs, or what it shows once it is complete."""
     from assay.study.agree import spending
     from assay.study.judge import gate, power
@@ -62,7 +62,7 @@ def _plan(study: Study, name: str) -> dict[str, Any]:
     ]
     if min(map(len, arms)) < MINIMUM_SEEDS:
         lines.append("The noise floor and the A/A test come from them: assay study next")
-        return facts | {"lines": lines}
+        return facts, lines
     spread, same = gate.noise_floor(arms[0], arms[1], metric.direction)
     alpha = spending.spend(agreed.evaluation, 0)  # every candidate gets the same share
     needed = power.seeds_for(agreed.evaluation, metric.minimum_effect, spread)
@@ -79,7 +79,7 @@ def _plan(study: Study, name: str) -> dict[str, Any]:
         f"{metric.minimum_effect:g} with a chance of {agreed.evaluation.power:.0%} "
         f"at alpha {alpha:.2g}."
     )
-    return facts | {"lines": lines}
+    return facts, lines
 
 
 @acting
@@ -161,11 +161,9 @@ def review(call: Call, name: Annotated[str, typer.Argument(metavar="CANDIDATE")]
     from assay.study.steps.review import review
 
     seen = review(call.read(), name)
-    if call.as_json:
-        output.print_json({"candidate": name, "checks": [dataclasses.asdict(c) for c in seen]})
-    else:
-        rows = [(c.name, c.level, c.detail) for c in seen]
-        output.show(output.table(("check", "level", "seen"), rows, title=name))
+    facts = {"candidate": name, "checks": [dataclasses.asdict(c) for c in seen]}
+    rows = [(c.name, c.level, c.detail) for c in seen]
+    call.show(facts, [output.table(("check", "level", "seen"), rows, title=name)])
     if any(c.level == "stop" for c in seen):
         raise typer.Exit(1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,8 +68,8 @@ class Call:
         yield found
         found.sync()
 
-    def show(self, facts: Any, lines: str | list[str]) -> None:
-        """Print a result, as JSON or as text."""
+    def show(self, facts: Any, lines: str | Sequence[Any]) -> None:
+        """Print a result, as JSON or as text: lines and tables."""
         show(self.as_json, facts, lines)
 
 
@@ -97,13 +97,16 @@ def actor(by: str | None) -> str:
         return "unknown"
 
 
-def show(as_json: bool, facts: Any, lines: str | list[str]) -> None:
-    """Print a result, as JSON or as text."""
+def show(as_json: bool, facts: Any, lines: str | Sequence[Any]) -> None:
+    """Print a result, as JSON or as text: lines and tables."""
     if as_json:
         output.print_json(facts)
         return
     for line in [lines] if isinstance(lines, str) else lines:
-        output.say(line)
+        if isinstance(line, str):
+            output.say(line)
+        else:
+            output.show(line)
 
 
 def refuse_unconfirmed(execute: bool, confirm: str, how: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -111,12 +111,8 @@ def batch(
             found.require_writable()
             for job in planned.jobs:
                 added += Queue(found).add(job.candidate, job.phase, [job.seed])
-    if call.as_json:
-        output.print_json({**dataclasses.asdict(planned), "hours": planned.hours, "queued": added})
-        return
-    if not planned.jobs:
-        output.say("No run waits. What comes next: assay study next")
-    else:
+    lines: list[Any] = ["No run waits. What comes next: assay study next"]
+    if planned.jobs:
         rows = [
             (j.wave, f"{j.candidate}-{j.phase}-{j.seed}", ", ".join(j.gpus) or "-", j.worktree,
              j.output[0], j.rule)
@@ -125,11 +121,12 @@ def batch(
         runs = counted(len(planned.jobs), "run")
         title = f"{runs}, {planned.at_once} at once, at most {planned.hours:.3g} h"
         columns = ("wave>", "run", "GPU", "worktree", "output", "rule")
-        output.show(output.table(columns, rows, title=title))
+        lines = [output.table(columns, rows, title=title)]
     if planned.left_out:
-        output.say(f"{planned.left_out} more do not fit into budget.runs.")
+        lines.append(f"{planned.left_out} more do not fit into budget.runs.")
     if enqueue and planned.jobs:
-        output.say(f"Queued: {len(added)}. Run them with: assay study queue step, or the loop.")
+        lines.append(f"Queued: {len(added)}. Run them with: assay study queue step, or the loop.")
+    call.show({**dataclasses.asdict(planned), "hours": planned.hours, "queued": added}, lines)
 
 
 @queue.command("add")
@@ -172,12 +169,9 @@ def queue_status(call: Call) -> None:
     from assay.study.run.queue import Queue
 
     items = Queue(call.read()).manifest().items
-    if call.as_json:
-        output.print_json([item.model_dump(mode="json") for item in items])
-        return
     rows = [(i.id, i.candidate, i.phase, i.seed, i.state, i.owner, i.attempts) for i in items]
     columns = ("item", "candidate", "phase", "seed>", "state", "runner", "attempts>")
-    output.show(output.table(columns, rows))
+    call.show([item.model_dump(mode="json") for item in items], [output.table(columns, rows)])
 
 
 @queue.command("step")

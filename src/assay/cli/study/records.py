@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -77,36 +77,29 @@ def status(call: Call) -> None:
             "gpu_hours": [used.gpu_hours, limits and limits.gpu_hours],
         },
     }  # fmt: skip
-    if call.as_json:
-        output.print_json(facts)
-        return
     question = agreed.question if agreed else "the contract is not ready"
-    output.say(f"{found.task}/{found.name}: {question}")
-    for problem in problems:
-        output.say(f"DAMAGED:   {problem}")
-    output.say(f"answer:    {facts['answer']}")
+    lines: list[Any] = [f"{found.task}/{found.name}: {question}"]
+    lines += [f"DAMAGED:   {problem}" for problem in problems]
+    lines.append(f"answer:    {facts['answer']}")
     if agreed is None or limits is None:
-        output.say(f"contract:  {unready}")
+        lines.append(f"contract:  {unready}")
     else:
         switch = " (stopped: assay study stop --off allows launches again)" if stopped else ""
-        output.say(f"mode:      {agreed.experiment.mode}{switch}")
         approved = f"{len(reasons)} missing: {', '.join(reasons)}" if reasons else "complete"
-        output.say(f"approvals: {approved}")
-        output.say(
+        lines += [
+            f"mode:      {agreed.experiment.mode}{switch}",
+            f"approvals: {approved}",
             f"budget:    {used.runs} of {limits.runs} runs, {used.wall_clock_hours:.3g} of "
-            f"{limits.wall_clock_hours:g} h, {used.gpu_hours:.3g} of {limits.gpu_hours:g} GPU-h"
-        )
-        output.say(f"incumbent: {history.incumbent or 'the baseline'}")
+            f"{limits.wall_clock_hours:g} h, {used.gpu_hours:.3g} of {limits.gpu_hours:g} GPU-h",
+            f"incumbent: {history.incumbent or 'the baseline'}",
+        ]
     if rows:
         name = metric.name if metric else "score"
         columns = ("candidate", "state", "phase", "seeds>", f"mean {name}>", "against>",
                    "effect [one-sided 95 % limits]>")  # fmt: skip
-        output.show(output.table(columns, [_standing_row(row) for row in rows]))
-        for row in rows:
-            if row.reason:
-                output.say(f"{row.name} is {row.state}: {row.reason}")
-    for run in history.under_way:
-        output.say(f"running:   {run}")
+        lines.append(output.table(columns, [_standing_row(row) for row in rows]))
+        lines += [f"{row.name} is {row.state}: {row.reason}" for row in rows if row.reason]
+    call.show(facts, [*lines, *(f"running:   {run}" for run in history.under_way)])
 
 
 def _standing_row(row: Standing) -> tuple[str, ...]:

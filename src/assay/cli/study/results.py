@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,11 @@ from assay.cli import output
 from assay.cli.study.candidates import GpuHours, Hours, request_of
 from assay.cli.study.common import Call, DecidingPhase, PhaseName, acting, on_study
 from assay.evaluation.formatting import number, signed
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from assay.study.measure.monitor import Finding
 
 probe = typer.Typer(help="Find out how far a parameter may be randomised.", no_args_is_help=True)
 Phase = Annotated[DecidingPhase, typer.Option("--phase", help="The phase whose runs are meant.")]
@@ -31,18 +37,14 @@ def monitor(
             recovery.recover(found)
         names = [run] if run is not None else list(found.book()[0].under_way)
         seen = {name: monitor.health(found, name) for name in names}
-    if call.as_json:
-        levels = {
-            name: [{"name": f.name, "level": f.level, "detail": f.detail} for f in findings]
-            for name, findings in seen.items()
-        }
-        output.print_json(levels)
-        return
-    if not seen:
-        output.say("Nothing is under way.")
-    for name, findings in seen.items():
-        rows = [(finding.name, finding.level, finding.detail) for finding in findings]
-        output.show(output.table(("what", "level", "seen"), rows, title=name))
+    facts = {name: [dataclasses.asdict(f) for f in findings] for name, findings in seen.items()}
+    tables = [_findings(findings, name) for name, findings in seen.items()]
+    call.show(facts, tables or "Nothing is under way.")
+
+
+def _findings(findings: Iterable[Finding], title: str = "") -> Table:
+    rows = [(finding.name, finding.level, finding.detail) for finding in findings]
+    return output.table(("what", "level", "seen"), rows, title=title)
 
 
 @on_study
@@ -54,22 +56,16 @@ def analyze(call: Call, run: Annotated[str, typer.Argument(metavar="RUN")]) -> N
     from assay.study.report.analysis import analyze
 
     seen = analyze(call.read(), run)
-    if call.as_json:
-        output.print_json(dataclasses.asdict(seen))
-        return
     rows = [
         (m.metric, number(m.value), number(m.rival_mean),
          "-" if m.deviations is None else f"{m.deviations:+.1f}")
         for m in seen.metrics
     ]  # fmt: skip
     columns = ("metric", "value>", f"mean of {seen.rival or 'the rival'}>", "better by (sd)>")
-    output.show(output.table(columns, rows, title=f"{seen.run}: {seen.outcome}"))
-    odd = [(f.name, f.level, f.detail) for f in seen.findings]
-    output.show(output.table(("what", "level", "seen"), odd))
-    if seen.log:
-        output.say(seen.log)
-    output.say(f"Class: {seen.kind} ({seen.why})")
-    output.say(seen.next)
+    metrics = output.table(columns, rows, title=f"{seen.run}: {seen.outcome}")
+    log = [seen.log] if seen.log else []
+    told = [f"Class: {seen.kind} ({seen.why})", seen.next]
+    call.show(dataclasses.asdict(seen), [metrics, _findings(seen.findings), *log, *told])
 
 
 @on_study
@@ -85,17 +81,15 @@ def scorecard(
 
     found = call.read()
     seen = scorecard(found, found.history(), name, phase)
-    if call.as_json:
-        output.print_json(dataclasses.asdict(seen) | {"violated": seen.violated})
-    else:
-        rows = [
-            (line.role, line.metric, line.seeds, number(line.mean), number(line.rival_mean),
-             "-" if line.better is None else signed(line.better), line.state, line.detail)
-            for line in seen.lines
-        ]  # fmt: skip
-        columns = ("role", "metric", "seeds>", "mean>", f"{seen.rival or 'rival'}>", "better by>",
-                   "state", "seen")  # fmt: skip
-        output.show(output.table(columns, rows, title=f"{seen.candidate}, {seen.phase}"))
+    rows = [
+        (line.role, line.metric, line.seeds, number(line.mean), number(line.rival_mean),
+         "-" if line.better is None else signed(line.better), line.state, line.detail)
+        for line in seen.lines
+    ]  # fmt: skip
+    columns = ("role", "metric", "seeds>", "mean>", f"{seen.rival or 'rival'}>", "better by>",
+               "state", "seen")  # fmt: skip
+    card = output.table(columns, rows, title=f"{seen.candidate}, {seen.phase}")
+    call.show(dataclasses.asdict(seen) | {"violated": seen.violated}, [card])
     if seen.violated:
         raise typer.Exit(1)
 
@@ -107,24 +101,14 @@ def reflect(call: Call, run: Annotated[str, typer.Argument(metavar="RUN")]) -> N
 
     with call.opened() as found:
         seen = reflect(found, run, call.actor)
-    if call.as_json:
-        output.print_json(seen.model_dump(mode="json"))
-        return
+    yes = {True: "yes", False: ""}
     rows = [
-        (
-            c.name,
-            f"{c.share:.0%}",
-            c.trend,
-            "yes" if c.saturated else "",
-            "yes" if c.dominant else "",
-        )
+        (c.name, f"{c.share:.0%}", c.trend, yes[c.saturated], yes[c.dominant])
         for c in seen.components
     ]
     columns = ("component", "share>", "trend", "saturated", "dominant")
-    output.show(output.table(columns, rows, title=run))
-    output.say(f"Risk of hacking: {seen.hacking_risk}")
-    for finding in seen.findings:
-        output.say(f"  {finding}")
+    lines = [f"Risk of hacking: {seen.hacking_risk}", *(f"  {each}" for each in seen.findings)]
+    call.show(seen.model_dump(mode="json"), [output.table(columns, rows, title=run), *lines])
 
 
 @probe.command("plan")
@@ -179,14 +163,10 @@ def audit_result(
 
     with call.opened() as found:
         seen = audit(found, name, phase, call.actor)
-    if call.as_json:
-        output.print_json(seen.model_dump(mode="json"))
-    else:
-        rows = [(c.name, "passed" if c.passed else "FAILED", c.detail) for c in seen.checks]
-        output.show(output.table(("check", "result", "seen"), rows, title=f"{name}, {phase}"))
-        output.say(
-            "The results can be trusted." if seen.passed else "The results cannot be trusted."
-        )
+    rows = [(c.name, "passed" if c.passed else "FAILED", c.detail) for c in seen.checks]
+    checks = output.table(("check", "result", "seen"), rows, title=f"{name}, {phase}")
+    trusted = "can" if seen.passed else "cannot"
+    call.show(seen.model_dump(mode="json"), [checks, f"The results {trusted} be trusted."])
     if not seen.passed:
         raise typer.Exit(1)
 
@@ -209,7 +189,8 @@ def verdict(
         else:
             seen = verdict.judge(found, name, phase, call.actor)
         status = found.book()[0].status.get(name)
-        shown = verdict.last_iqm(found.history(), name, phase) if not dry else {}
+        given = None if dry else found.history().verdict(name, phase)
+    shown = given.data.get("iqm", {}) if given else {}
     facts = {"candidate": name, "phase": phase, "status": status, "recorded": not dry}
     lines = [f"{name} in {phase}: {seen.outcome}", *(f"  {reason}" for reason in seen.reasons)]
     lines += [f"  IQM of {who}: {p:.4g} [{a:.4g}, {b:.4g}]" for who, (p, a, b) in shown.items()]

@@ -73,7 +73,7 @@ def start(
     from assay.study.repo.proposal import propose
     from assay.study.report import pages
     from assay.study.run.trial import CONFIRM
-    from assay.study.steps import ranges, start
+    from assay.study.steps import start
 
     if execute != (confirm == CONFIRM):
         raise StudyError(
@@ -84,7 +84,7 @@ def start(
     start.refuse_python(place, python)
     seen = inspect(place, profile, script)
     found = propose(seen.adapter)
-    given, odd = ranges.as_spelt(found.parameters, parse_assignments(settings or []))
+    given, odd = start.as_spelt(found.parameters, parse_assignments(settings or []))
     actor = common.actor(by)
     made = start.unapproved(place, task, study)
     filled_before = made is not None

@@ -10,8 +10,7 @@ from assay.study.files.candidate import BudgetRequest
 from assay.study.files.contract import Budget, Contract
 from assay.study.files.documents import StudyError
 from assay.study.record import kinds
-from assay.study.record.history import Usage
-from assay.study.record.transaction import Transaction
+from assay.study.record.history import Transaction, Usage
 
 WARN_AT = 0.8
 

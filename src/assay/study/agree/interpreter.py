@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from assay.runs.git import git
-from assay.study.agree import uv
 from assay.study.agree.protocol import fingerprint
 from assay.study.files.contract import Contract
 from assay.study.files.documents import ROOT, StudyError
@@ -31,6 +30,12 @@ _WITH_VALUE = "cmWX"
 _AT_START = ("sitecustomize", "usercustomize")
 _COMPILED = (".so", ".pyd")
 _NO_SOURCE = frozenset({"build", "dist", "node_modules", "__pycache__", ROOT})
+_UV_PLAIN = frozenset({
+    "--no-sync", "--frozen", "--locked", "--offline", "-q", "--quiet", "--all-extras",
+    "--all-groups", "--dev", "--no-dev", "-m", "--module",
+})  # fmt: skip
+# Which packages, of an environment that is there.
+_UV_WITH_VALUE = frozenset({"--extra", "--group"})
 
 
 def interpreters(root: Path, agreed: Contract, env: Mapping[str, str]) -> list[Path]:
@@ -39,9 +44,9 @@ def interpreters(root: Path, agreed: Contract, env: Mapping[str, str]) -> list[P
     Where a command names none and is not a script, it is what `python` and `python3` lead to.
     """
     found: list[Path] = []
-    own = uv.environment(root, agreed.baseline.cwd)
+    own = uv_environment(root, agreed.baseline.cwd)
     for words in filter(None, (agreed.baseline.command, agreed.evaluation.command)):
-        if own is not None and uv.is_run(words):
+        if own is not None and is_uv_run(words):
             found.append(own / "bin" / "python")
             continue
         found += _of_command(root / agreed.baseline.cwd, words, env) or [
@@ -112,7 +117,8 @@ def places(python: Path, env: Mapping[str, str]) -> list[Path]:
     """Return the directories whose startup files an interpreter reads."""
     own, *base = prefixes(python)
     libraries = [*own.glob("lib*/python3*"), *own.glob("local/lib/python3*")]
-    found = [place for library in libraries for place in _packages(library)]
+    names = ("site-packages", "dist-packages")
+    found = [library / name for library in libraries for name in names]
     for prefix in base or [own]:
         found += prefix.glob("lib*/python3*")  # of the standard library, which holds one as well
     if not base:  # a virtual environment reads nothing of the user's
@@ -121,10 +127,6 @@ def places(python: Path, env: Mapping[str, str]) -> list[Path]:
         found += user.glob("lib/python3*/site-packages")
     real = {place.resolve(): place for place in reversed(found) if place.is_dir()}
     return list(reversed(real.values()))
-
-
-def _packages(library: Path) -> list[Path]:
-    return [library / "site-packages", library / "dist-packages"]
 
 
 def packages(pythons: Iterable[Path], env: Mapping[str, str]) -> dict[str, str]:
@@ -270,8 +272,8 @@ def refuse_unmapped(root: Path, agreed: Contract, env: Mapping[str, str]) -> Non
     """
     for words in filter(None, (agreed.baseline.command, agreed.evaluation.command)):
         name = Path(words[0]).name
-        if uv.is_run(words):
-            uv.refuse_other(root, agreed, words)
+        if is_uv_run(words):
+            refuse_other_uv(root, agreed, words)
         elif name in _MANAGERS:
             raise StudyError(
                 f"'{name}' sets up an environment for the directory that it runs in, so that a run "
@@ -329,3 +331,58 @@ def _compiled(place: Path) -> Iterator[Path]:
         kept = [n for n in names if n not in _NO_SOURCE and not n.startswith(".")]
         names[:] = [n for n in kept if not (Path(directory) / n / "pyvenv.cfg").exists()]
         yield from (Path(directory) / name for name in files if name.endswith(_COMPILED))
+
+
+# ---------------------------------------------------------------------- uv run
+# In a run's worktree uv would make an environment of its own, and fetch packages for it. It is told
+# to use the one that `uv sync` made in the repository, and to leave it alone; imports of the
+# repository are led to the worktree as in every other environment.
+
+
+def is_uv_run(words: Sequence[str]) -> bool:
+    """Return whether a command is `uv run ...`."""
+    return len(words) > 1 and Path(words[0]).name == "uv" and words[1] == "run"
+
+
+def uv_environment(root: Path, cwd: str) -> Path | None:
+    """Return the environment that uv uses in a directory of the repository, if there is one."""
+    top = root.resolve()
+    start = (top / cwd).resolve()
+    for place in (start, *start.parents):
+        if (place / ".venv" / "pyvenv.cfg").is_file():
+            return place / ".venv"
+        if place == top:
+            break
+    return None
+
+
+def uv_variables(root: Path, agreed: Contract) -> dict[str, str]:
+    """Return what tells uv to use that environment as it is; nothing for other commands."""
+    commands = (agreed.baseline.command, agreed.evaluation.command)
+    found = uv_environment(root, agreed.baseline.cwd) if any(map(is_uv_run, commands)) else None
+    return {} if found is None else {"UV_PROJECT_ENVIRONMENT": str(found), "UV_NO_SYNC": "1"}
+
+
+def refuse_other_uv(root: Path, agreed: Contract, words: Sequence[str]) -> None:
+    """Refuse a `uv run` that would need another environment than the one that is there.
+
+    Raises:
+        StudyError: Names the option, or that there is no environment.
+    """
+    rest = iter(words[2:])
+    for word in rest:
+        if not word.startswith("-"):
+            break
+        if word in _UV_WITH_VALUE:
+            next(rest, "")
+        elif word not in _UV_PLAIN and word.partition("=")[0] not in _UV_WITH_VALUE:
+            raise StudyError(
+                f"'uv run {word}' sets up another environment than the repository's own.",
+                "Leave the option out, or use the environment's interpreter: {python}, or its "
+                "absolute path.",
+            )
+    if uv_environment(root, agreed.baseline.cwd) is None:
+        raise StudyError(
+            f"'uv run' would make an environment for every run: there is no .venv in '{root}'.",
+            "Make it once with uv sync; runs use it as it is.",
+        )

@@ -8,8 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from assay.runs.git import git, repository
-from assay.study.agree.closure import evaluated_files
-from assay.study.agree.protocol import matching
+from assay.study.agree.protocol import evaluated_files, matching
 from assay.study.agree.scope import changed_files
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract

@@ -37,28 +37,13 @@ Text = Annotated[
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Direction = Literal["maximize", "minimize"]
 Kind = Literal[
-    "baseline",
-    "hyperparameter",
-    "reward-tuning",
-    "reward-engineering",
-    "curriculum-sampling",
-    "curriculum-schedule",
-    "environment-generation",
-    "dr-probe",
-    "dr-tuning",
-]
+    "baseline", "hyperparameter", "reward-tuning", "reward-engineering", "curriculum-sampling",
+    "curriculum-schedule", "environment-generation", "dr-probe", "dr-tuning",
+]  # fmt: skip
 Status = Literal[
-    "draft",
-    "validated",
-    "launched",
-    "completed",
-    "accepted",
-    "rejected",
-    "inconclusive",
-    "no-effect",
-    "debug",
-    "reverted",
-]
+    "draft", "validated", "launched", "completed", "accepted", "rejected", "inconclusive",
+    "no-effect", "debug", "reverted",
+]  # fmt: skip
 Phase = Literal["smoke", "short", "promotion", "validation"]
 MINIMUM_SEEDS = 5  # per arm, below which nothing is decided
 POOLS: dict[Phase, str] = {  # of training seeds

@@ -61,10 +61,13 @@ class Comparison:
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data for the ledger; what is not a number becomes None."""
-        return {
-            key: list(value) if isinstance(value, tuple) else _number_or_none(value)
-            for key, value in dataclasses.asdict(self).items()
-        }
+        found = dataclasses.asdict(self)
+        for key, value in found.items():
+            if isinstance(value, tuple):
+                found[key] = list(value)
+            elif isinstance(value, float) and not math.isfinite(value):
+                found[key] = None
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +169,6 @@ def _correlation(before: Mapping[int, float], after: Mapping[int, float]) -> flo
     if len(seeds) < 4 or not all(np.ptp(pairs, axis=1)):
         return math.nan
     return float(np.corrcoef(pairs)[0, 1])
-
-
-def _number_or_none(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_result(score: float | None) -> TypeGuard[float]:

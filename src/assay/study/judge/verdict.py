@@ -14,10 +14,11 @@ from typing import Any
 
 from assay.evaluation import statistics
 from assay.study.agree import protocol, spending
+from assay.study.agree.scope import changed_files
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.judge import effect, gate
+from assay.study.judge import gate
 from assay.study.judge.gate import Verdict
 from assay.study.record import kinds
 from assay.study.record.book import Book
@@ -83,12 +84,8 @@ def judge(study: Study, name: str, phase: Phase, actor: str) -> Verdict:
             f"The {phase} phase decides nothing.", f"Ask in one of: {', '.join(kinds.DECIDING)}."
         )
     with study.transaction() as transaction:
-        damage = study.problems()
-        if damage:
-            raise StudyError(
-                f"The ledger of {study.task}/{study.name} is damaged, {damage[0]}.",
-                "Run `assay study verify`; nothing is decided on it.",
-            )
+        way_out = "Run `assay study verify`; nothing is decided on it."
+        study.refuse_damage(study.problems(), way_out)
         history = transaction.history
         agreed = study.contract()
         _require_completed(history, name)
@@ -116,7 +113,7 @@ def rehearse(study: Study, history: History, agreed: Contract, name: str, phase:
     on record already is shown again.
     """
     if not _fresh(history, name, phase, rival(study, history)):
-        given = _last_verdict(history, name, phase)
+        given = history.verdict(name, phase)
         assert given is not None
         last = given.data
         alpha = math.nan if last["alpha"] is None else float(last["alpha"])
@@ -142,14 +139,9 @@ def _require_completed(book: Book, name: str) -> None:
         )
 
 
-def _last_verdict(history: History, name: str, phase: Phase) -> Event | None:
-    given = [event for event in history.verdicts if event.data["candidate"] == name]
-    return next((event for event in reversed(given) if event.data["phase"] == phase), None)
-
-
 def _fresh(history: History, name: str, phase: Phase, other: str) -> bool:
     """Return whether there is evidence that no verdict on this rival has been given on."""
-    last = _last_verdict(history, name, phase)
+    last = history.verdict(name, phase)
     if last is None or last.data["rival"] != other:
         return True
     if last.data["outcome"] in ("invalid", kinds.CONTINUE):
@@ -209,12 +201,6 @@ def iqm(
     return found
 
 
-def last_iqm(history: History, name: str, phase: Phase) -> dict[str, list[float]]:
-    """Return what the last verdict on a candidate shows of the interquartile means."""
-    given = _last_verdict(history, name, phase)
-    return dict(given.data.get("iqm", {})) if given else {}
-
-
 def weigh(study: Study, history: History, agreed: Contract, name: str, phase: Phase) -> Verdict:
     """Return the verdict that the record allows, without writing it down.
 
@@ -231,7 +217,7 @@ def weigh(study: Study, history: History, agreed: Contract, name: str, phase: Ph
     reason, final = _invalid(study, history, agreed, name, other, phase)
     if reason:
         return Verdict("invalid", (reason,), final=final)
-    reason = effect.no_effect(study, history, agreed, name, other, phase)
+    reason = no_effect(study, history, agreed, name, other, phase)
     if reason:
         return Verdict("no effect", (reason,))
     metric, arms = agreed.metrics.primary, (other, name)
@@ -266,7 +252,7 @@ def _require_promoted(history: History, name: str, other: str) -> None:
     Validation has no share of its own: it only repeats, on fresh seeds, what promotion found
     against the same rival.
     """
-    given = _last_verdict(history, name, "promotion")
+    given = history.verdict(name, "promotion")
     if given is None or given.data["outcome"] != "accept":
         outcome = f"is {given.data['outcome']}" if given else "has not been given"
         raise StudyError(
@@ -387,3 +373,48 @@ def as_data(verdict: Verdict) -> dict[str, object]:
         "comparison": verdict.comparison.plain() if verdict.comparison else None,
         "guardrails": {name: seen.plain() for name, seen in verdict.guardrails.items()},
     }
+
+
+# ---------------------------------------------------------------------- changes without effect
+
+
+def no_effect(
+    study: Study, history: History, agreed: Contract, name: str, other: str, phase: Phase
+) -> str:
+    """Return why a candidate's change had no effect in a phase, or "" if it may have had one."""
+    unloaded = _never_loaded(study, history, name, phase)
+    if unloaded:
+        return f"The change had no effect: no run loaded {unloaded}, which the patch changes."
+    mine, theirs = (history.arm(who, phase, agreed.metrics.primary.name) for who in (name, other))
+    both = mine.keys() & theirs.keys()
+    if both and all(mine[seed] is not None and mine[seed] == theirs[seed] for seed in both):
+        metric = agreed.metrics.primary.name
+        return (
+            f"The change had no effect: {metric} equals that of {other} to the last digit on all "
+            f"{len(both)} seeds."
+        )
+    return ""
+
+
+def _never_loaded(study: Study, history: History, name: str, phase: Phase) -> str:
+    """Return the changed files if it is certain that no run of a phase loaded one of them.
+
+    That can be known of Python files, of runs whose Python was watched. Another file may be read
+    by a program that says nothing; of a deleted one nothing can be loaded.
+    """
+    patch = study.candidate(name).change.patch
+    if not patch:
+        return ""
+    paths = changed_files(study.root, patch)
+    if not all(path.endswith(".py") for path in paths) or "\n+++ /dev/null" in f"\n{patch}":
+        return ""
+    for run in history.selected(name, phase):
+        try:
+            record = study.run(run.id)
+        except StudyError:
+            return ""
+        if run.outcome != "done" or record.unrecorded or not record.loaded:
+            return ""
+        if record.loaded.keys() & set(paths):
+            return ""
+    return " or ".join(f"'{path}'" for path in paths) if history.selected(name, phase) else ""

@@ -18,17 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import AssayError
-from assay.study.agree import approvals, protocol, signatures, spending
+from assay.study.agree import approvals, protocol, spending
 from assay.study.files.contract import Contract, Guardrail
 from assay.study.files.documents import ROOT, StudyError, digest, digest_of, read_json_document
 from assay.study.files.records import ResultAudit
-from assay.study.judge import adopt, effect, gate, verdict
+from assay.study.judge import adopt, gate, verdict
 from assay.study.measure import extractors, probe, reflection
 from assay.study.record import kinds
-from assay.study.record.history import History, Run
+from assay.study.record.history import TRANSITIONS, History, Run
 from assay.study.record.ledger import Event, Problem
 from assay.study.record.study import Study, is_flat, open_study
-from assay.study.record.transaction import TRANSITIONS
 
 _FROZEN_BY = ("metrics", "evaluation", "experiment")  # parts that a registration's hash covers
 CLOCKS = timedelta(minutes=5)  # by which the clocks of machines that share a study may differ
@@ -60,7 +59,7 @@ def verify(study: Study) -> list[Problem]:
         *reading.problems,
         *names,
         *damage,
-        *signatures.standing(study, reading.events)[1],
+        *approvals.standing(study, reading.events)[1],
         *lives,
         *_candidates(study, history, agreed, past),
         *_runs(study, history, agreed, past),
@@ -309,7 +308,7 @@ def _unfounded(study: Study, event: Event, before: History, agreed: Contract | N
         reason = f"it was compared with {told['rival']}, not {before.incumbent}"
     elif agreed is not None and told["outcome"] == "no effect":
         arms = (told["candidate"], told["rival"])
-        if not effect.no_effect(study, before, agreed, *arms, told["phase"]):
+        if not verdict.no_effect(study, before, agreed, *arms, told["phase"]):
             reason = "its runs loaded what it changes, and their scores differ"
     elif agreed is not None:
         reason = _overdrawn(told, before) or _weighed(told, before, agreed)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Contract
@@ -19,6 +19,7 @@ from assay.study.files.records import Anchor, LedgerFile, Progress, State
 from assay.study.record import kinds
 from assay.study.record.ledger import Event, Head
 
+T = TypeVar("T")
 DECIDED = frozenset({"accepted", "rejected", "no-effect", "reverted"})
 
 
@@ -67,6 +68,17 @@ def losses(runs: Iterable[_Over]) -> list[list[str]]:
     return list(found.values())
 
 
+def _by_pair(kept: Mapping[str, Mapping[str, T]]) -> dict[tuple[str, str], T]:
+    return {(name, phase): value for name, found in kept.items() for phase, value in found.items()}
+
+
+def _by_name(found: Mapping[tuple[str, str], T]) -> dict[str, dict[str, T]]:
+    kept: dict[str, dict[str, T]] = {}
+    for name, phase in sorted(found):
+        kept.setdefault(name, {})[phase] = found[name, phase]
+    return kept
+
+
 class Book:
     """What the events so far come to, by candidate."""
 
@@ -85,18 +97,9 @@ class Book:
         self.under_way = dict(kept.open)
         # Candidate and phase.
         self.audited = {(name, phase) for name, phases in kept.audited.items() for phase in phases}
-        # The last outcome, by candidate and phase.
-        self.judged = {
-            (name, phase): outcome
-            for name, outcomes in kept.judged.items()
-            for phase, outcome in outcomes.items()
-        }
+        self.judged = _by_pair(kept.judged)  # the last outcome, by candidate and phase
         # Seeds of the last early look that was not clear, by candidate and phase.
-        self.looked = {
-            (name, phase): seeds
-            for name, looks in kept.looked.items()
-            for phase, seeds in looks.items()
-        }
+        self.looked = _by_pair(kept.looked)
         # What measures the baselines, as they were registered: short hashes by field or file.
         self.measures = {name: dict(parts) for name, parts in kept.measures.items()}
         self.promoted = set(kept.promoted)  # who went on after the short trials
@@ -121,24 +124,16 @@ class Book:
 
     def state(self, task: str, study: str, file: LedgerFile | None = None) -> State:
         """Return the file that keeps the book."""
-        audited: dict[str, tuple[str, ...]] = {}
-        for name, phase in sorted(self.audited):
-            audited[name] = (*audited.get(name, ()), phase)
-        judged: dict[str, dict[str, str]] = {}
-        for (name, phase), outcome in sorted(self.judged.items()):
-            judged.setdefault(name, {})[phase] = outcome
-        looked: dict[str, dict[str, int]] = {}
-        for (name, phase), seeds in sorted(self.looked.items()):
-            looked.setdefault(name, {})[phase] = seeds
+        audited = _by_name(dict.fromkeys(self.audited))
         progress = Progress(
             kinds=self.kind,
             probes=self.probe,
             attempts={name: tuple(map(tuple, runs)) for name, runs in self.attempts.items()},
             scores=self.scores,
             open=self.under_way,
-            audited=audited,
-            judged=judged,
-            looked=looked,
+            audited={name: tuple(phases) for name, phases in audited.items()},
+            judged=_by_name(self.judged),
+            looked=_by_name(self.looked),
             measures=self.measures,
             promoted=tuple(sorted(self.promoted)),
             summarised=tuple(sorted(self.summarised)),
@@ -343,12 +338,10 @@ class Book:
     def _reopened(self, name: str, phase: str) -> None:
         """Forget audits and verdicts that a further run of an arm has overtaken."""
         everyone = self.kind[name] == "baseline" or name in self.holders
-        for key in [key for key in self.audited if key[1] == phase]:
-            if everyone or key[0] == name:
+        for key in [*self.audited, *self.judged]:
+            if key[1] == phase and (everyone or key[0] == name):
                 self.audited.discard(key)
-        for key in [key for key in self.judged if key[1] == phase]:
-            if everyone or key[0] == name:
-                del self.judged[key]
+                self.judged.pop(key, None)
 
     def _labelled(self, data: Mapping[str, Any]) -> None:
         """Note what a candidate is, where an event says so."""

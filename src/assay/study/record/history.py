@@ -1,21 +1,40 @@
-"""All that happened in a study, folded out of its whole ledger."""
+"""All that happened in a study, folded out of its whole ledger, and what may happen next.
+
+A candidate's state is that of its last `candidate.state` event; which one may follow which is
+checked by the `Transaction` that appends it.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
-from assay.study.files.base import Phase
+from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Budget
 from assay.study.files.documents import StudyError
 from assay.study.record import kinds
 from assay.study.record.book import Book
-from assay.study.record.ledger import Event
+from assay.study.record.ledger import Event, Writer
 
 Scores = Mapping[int, float | None]  # of every training seed; None where its run failed
+TRANSITIONS: dict[Status, frozenset[Status]] = {
+    "draft": frozenset({"validated", "rejected"}),
+    "validated": frozenset({"draft", "launched", "rejected"}),
+    "launched": frozenset({"completed", "debug"}),
+    "debug": frozenset({"draft", "launched", "rejected"}),
+    "completed": frozenset({"launched", "accepted", "rejected", "inconclusive", "no-effect"}),
+    "inconclusive": frozenset({"launched", "rejected"}),
+    "accepted": frozenset({"reverted"}),
+    "rejected": frozenset(),
+    "no-effect": frozenset(),
+    "reverted": frozenset(),
+}
+
+OVER = "It is decided, and that is final; for another change: assay study propose"
 
 
 @dataclass(slots=True)
@@ -158,6 +177,11 @@ class History(Book):
             )
         return self.registered[name]
 
+    def verdict(self, name: str, phase: Phase) -> Event | None:
+        """Return the last verdict on a candidate in a phase, or None if there is none."""
+        given = [event for event in self.verdicts if event.data["candidate"] == name]
+        return next((event for event in reversed(given) if event.data["phase"] == phase), None)
+
     def shown_state(self, name: str) -> str:
         """Return a candidate's state in the word for people: what nobody judged is discarded."""
         data = self.moved[name].data
@@ -213,3 +237,39 @@ class History(Book):
 
 def _hours(data: Mapping[str, Any]) -> tuple[float, float]:
     return float(data["wall_clock_hours"]), float(data["gpu_hours"])
+
+
+class Transaction:
+    """A ledger that is held alone, to decide on what it says and append in one go."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    @functools.cached_property
+    def history(self) -> History:
+        """Return all that happened, what is appended here included."""
+        return History.read(self._writer.events())
+
+    def append(self, kind: str, data: Mapping[str, Any], *, actor: str) -> Event:
+        """Add one event and wait until it is on the disk."""
+        event = self._writer.append(kind, data, actor=actor)
+        if "history" in vars(self):
+            self.history.add(event)
+        return event
+
+    def move(self, candidate: str, to: Status, *, actor: str, why: str, **data: Any) -> Event:
+        """Bring a candidate into another state, if that is legal from where it is.
+
+        Raises:
+            StudyError: It is not; the legal ones are named.
+        """
+        now = self.history.status.get(candidate)
+        legal: frozenset[Status] = TRANSITIONS[now] if now else frozenset({"draft"})
+        if to not in legal:
+            options = ", ".join(state for state in get_args(Status) if state in legal)
+            raise StudyError(
+                f"Candidate '{candidate}' is {now or 'new'} and cannot become {to}.",
+                f"From {now or 'new'} it can become: {options}." if options else OVER,
+            )
+        payload = {"candidate": candidate, "from": now, "to": to, "why": why, **data}
+        return self.append(kinds.STATE, payload, actor=actor)

@@ -35,11 +35,9 @@ from assay.study.files.documents import (
 )
 from assay.study.files.records import Adapter, LedgerFile, Registry, RunRecord, State
 from assay.study.record import kinds
-from assay.study.record.anchor import GitRef
 from assay.study.record.book import Book
-from assay.study.record.history import History
-from assay.study.record.ledger import Event, Head, Ledger, LedgerError, Problem, Reading
-from assay.study.record.transaction import Transaction
+from assay.study.record.history import History, Transaction
+from assay.study.record.ledger import Event, GitRef, Head, Ledger, LedgerError, Problem, Reading
 
 ASIDE = "migrating"  # where files are while they move out of the flat layout
 FLAT = ("contract.yaml", "ledger.jsonl", "state.json")  # what stood there once
@@ -105,6 +103,13 @@ class Study:
         """Refuse to go on where the study can only be read."""
         if self.flat:
             raise flat_refusal(self.root)
+
+    def refuse_damage(self, problems: Sequence[Problem], way_out: str) -> None:
+        """Refuse to go on where something is wrong with the ledger, its anchors or state.json."""
+        if problems:
+            raise StudyError(
+                f"The ledger of {self.task}/{self.name} is damaged, {problems[0]}.", way_out
+            )
 
     @property
     def contract_path(self) -> Path:
@@ -284,11 +289,7 @@ class Study:
         if not why.strip():
             raise StudyError("Anchoring again needs a reason.", "Say it with --why TEXT.")
         others = [p for p in self.problems() if not p.reason.startswith((_GONE, *_DERIVED))]
-        if others:
-            raise StudyError(
-                f"The ledger of {self.task}/{self.name} is damaged, {others[0]}.",
-                "Its head is not noted again until it is repaired.",
-            )
+        self.refuse_damage(others, "Its head is not noted again until it is repaired.")
         with self.ledger.transaction() as writer:
             ref = self.ref.name if self.ref.note(writer.head) else ""
             event = writer.append(kinds.ANCHORED, {"ref": ref, "why": why}, actor=actor)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from assay.study.files.documents import StudyError
 from assay.study.files.records import Adapter, Answer
-from assay.study.repo.answers import code, commands, launchers, metrics, settings
+from assay.study.repo.answers import code, commands, metrics, settings
 from assay.study.repo.hints import HintedAnswer, find_hints
 from assay.study.repo.repository import Repository
 
@@ -54,7 +54,7 @@ def inspect(root: Path, profile: str | None = None, script: str | None = None) -
     answers["metrics"] = metrics.metrics(repo)
     answers["guardrails"] = metrics.guardrails(repo, answers["metrics"])
     answers |= code.code(repo)
-    answers["launcher"] = launchers.launcher(repo, answers["train"])
+    answers["launcher"] = settings.launcher(repo, answers["train"])
     _add_hints(repo, answers)
     return Inspected(Adapter(profile=hints.name, **answers), findings)
 

@@ -345,9 +345,8 @@ class Calls(Measures):
         who = set(words(receiver))
         given = bool(node.args or node.keywords)
         name = words(tail)
-        if tail in ("backward", "apply_gradients", "apply_updates", "value_and_grad", "minimize"):
-            self.signal("gradient", line)
-        elif full in ("jax.grad",):
+        gradients = ("backward", "apply_gradients", "apply_updates", "value_and_grad", "minimize")
+        if tail in gradients or full == "jax.grad":
             self.signal("gradient", line)
         elif tail == "step" and who & {"env", "envs", "environment", "vec"}:
             self.signal("env_step", line)
@@ -369,16 +368,14 @@ class Calls(Measures):
         elif receiver and tail in (
             "train", "fit", "run", "train_loop", "run_training", "run_experiment",
         ):  # fmt: skip
-            if (
-                who & TRAINERS
-                and not _off(node)
-                and (tail != "train" or given or who & TRAINERS - {"model", "policy"})
-            ):
+            told = bool(who & TRAINERS) and (
+                tail != "train" or given or bool(who & TRAINERS - {"model", "policy"})
+            )
+            told = told or (tail == "train" and given and root not in ("nn", "torch"))
+            # One iteration of an algorithm of RLlib.
+            iterates = self.loops and "ray.rllib" in " ".join(self.facts.modules)
+            if (told and not _off(node)) or (tail == "train" and iterates):
                 self.signal("learn", line)
-            elif tail == "train" and given and not _off(node) and root not in ("nn", "torch"):
-                self.signal("learn", line)
-            elif tail == "train" and self.loops and "ray.rllib" in " ".join(self.facts.modules):
-                self.signal("learn", line)  # one iteration of an algorithm of RLlib
         elif name[:1] == ("train",) and root in ("chainerrl", "pfrl"):
             self.signal("learn", line)
         elif (
@@ -402,11 +399,11 @@ class Calls(Measures):
             self.signal("optimizer", line)
         if (tail in ("Tuner", "run_experiments") and root == "ray") or full == "ray.tune.run":
             self.signal("learn", line)
-        if name[:1] in (("evaluate",), ("eval",), ("enjoy",)) and tail != "eval":
-            self.signal("evaluate_call", line)
-        elif tail == "test" and who & TRAINERS:
-            self.signal("evaluate_call", line)
-        elif name in (("rollout",), ("run", "episode"), ("run", "episodes")) and given:
+        if (
+            (name[:1] in (("evaluate",), ("eval",), ("enjoy",)) and tail != "eval")
+            or (tail == "test" and who & TRAINERS)
+            or (name in (("rollout",), ("run", "episode"), ("run", "episodes")) and given)
+        ):
             self.signal("evaluate_call", line)
         loads = tail in LOADS or _loads(name) or full in (
             "torch.load", "pickle.load", "cloudpickle.load", "jax.numpy.load", "joblib.load",

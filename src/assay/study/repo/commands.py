@@ -25,16 +25,9 @@ RUNNERS = {
 _INTERPRETER = re.compile(r"^(.*/)?(python|python3|python3\.\d+|torchrun|ipython)$")
 _RUNS = re.compile(r"python|\.py|torchrun|\$|\bcd\s|-m\s")
 _ASKS = {
-    "--help",
-    "-h",
-    "[-h]",
-    "[--help]",
-    "--version",
-    "-V",
-    "print_config",
-    "--print_config",
+    "--help", "-h", "[-h]", "[--help]", "--version", "-V", "print_config", "--print_config",
     "--system_info",
-}
+}  # fmt: skip
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 _PLACEHOLDER = re.compile(r"<[^>]*>|\.\.\.|\[[a-z_ ]+\]|/path/to|your[-_ ]", re.IGNORECASE)
 _STANDS_FOR = re.compile(r"(?:.*=)?(?:[a-z]+_(?:name|id|path)|[A-Z]+_[A-Z_]+)")
@@ -84,7 +77,9 @@ class Scripts:
 
 def find_commands(files: Files, facts: dict[str, Facts]) -> Scripts:
     """Return the commands and the entry points of a repository."""
-    scripts = Scripts(entries=_entry_points(files), uv=_uses_uv(files))
+    project = files.text("pyproject.toml") if "pyproject.toml" in files else ""
+    uv = (files.root / "uv.lock").is_file() or "[tool.uv" in project
+    scripts = Scripts(entries=_entry_points(files), uv=uv)
     for path in files.paths:
         source = "" if files.is_test(path) else _source(path)
         if source:
@@ -311,12 +306,6 @@ def _without_variables(tail: list[str]) -> list[str]:
 
 
 # ---------------------------------------------------------------------- entry points
-
-
-def _uses_uv(files: Files) -> bool:
-    return (files.root / "uv.lock").is_file() or (
-        "pyproject.toml" in files and "[tool.uv" in files.text("pyproject.toml")
-    )
 
 
 def _entry_points(files: Files) -> dict[str, Entry]:

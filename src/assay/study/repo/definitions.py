@@ -20,6 +20,7 @@ from assay.study.repo.syntax import (
 )
 from assay.study.repo.walk import Hit, Owner
 from assay.study.repo.words import (
+    COMPUTES,
     CONFIGS,
     ENDINGS,
     FILE_NAMES,
@@ -35,10 +36,6 @@ from assay.study.repo.words import (
     TASK_ARGUMENTS,
 )
 
-_COMPUTE = {
-    "__call__", "compute", "compute_reward", "step_reward", "evaluate", "filter", "_step", "step",
-    "calculate", "calculate_reward", "get_reward",
-}  # fmt: skip
 # `getreward`, which has no word of its own.
 _JOINED = re.compile(r"(get|calc|compute|calculate|check|is)(reward|done|terminal)(?=$|_|[A-Z])")
 _ASKED = {(verb, "reward") for verb in ("get", "compute", "calculate", "calc")}
@@ -119,7 +116,7 @@ class Definitions(Steps):
         pays = words(node.name)[-1:] == ("reward",) or ("reward", "model") in [
             b[-2:] for b in bases
         ]
-        names = _COMPUTE | ({"forward", "score"} if pays else set())
+        names = COMPUTES | ({"forward", "score"} if pays else set())
         if words(node.name)[-2:] in (("reward", "shaper"), ("reward", "shaping")):
             names = names | {"shape", "reshape"}
         computing = any(

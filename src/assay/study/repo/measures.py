@@ -6,27 +6,75 @@ import ast
 import re
 
 from assay.study.repo.files import words
-from assay.study.repo.helpers import Helpers
+from assay.study.repo.options import Options
 from assay.study.repo.syntax import target_name
-from assay.study.repo.walk import Hit, Logged
-from assay.study.repo.words import LIBRARY_METRICS, METRIC_CALLS, NO_PRIMARY, NOTES, OUTCOME_WORDS
+from assay.study.repo.walk import Helper, Hit, Logged, Spoken
+from assay.study.repo.words import (
+    COMMON_CALLS,
+    KEEPS,
+    LIBRARY_METRICS,
+    METRIC_CALLS,
+    NO_PRIMARY,
+    NOTES,
+    OUTCOME_WORDS,
+    SUMS_UP,
+)
 
+_WORD = re.compile(r"[A-Za-z_][\w /.:{}()%@-]{1,60}")
 # The name of a metric in a group: `Loss / Policy loss`, `rewards/{name}`.
 _TAG = re.compile(r"[A-Za-z_][\w {}-]* ?/ ?[\w {}().%/-]+(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w{4})")
 
 
-# Words in the names of lists and tables in which results are kept.
-_KEEPS = {
-    "rows", "row", "history", "records", "record", "results", "result", "log", "logs", "metrics",
-    "metric", "stats", "curve", "curves", "summary", "summaries", "scores", "progress",
-}  # fmt: skip
+class Helpers(Options):
+    """The rules that look at functions which log what they are given, and at calls of them."""
 
+    def logs_argument(self, tag: ast.AST, text: str) -> bool:
+        """Note that this function logs under a name that it is given; return whether it does."""
+        names = [part.id for part in ast.walk(tag) if isinstance(part, ast.Name)]
+        given = [name for name in names if name in self.arguments and name not in ("self", "cls")]
+        if not given:
+            return False
+        # Of `f"{prefix}/{name}"` the last is the name.
+        template = text.replace(f"{{{given[-1]}}}", "{}", 1) if text else "{}"
+        self._helper(given[-1], template if "{}" in template else "{}", keys=False)
+        return True
 
-# Words in the names of what sums an episode up, unlike the `reward` of a transition.
-_SUMS_UP = {
-    "mean", "avg", "average", "episode", "episodic", "ep", "total", "eval", "evaluation", "test",
-    "rate", "cumulative", "val", "validation", "final",
-}  # fmt: skip
+    def logs_keys(self, source: ast.AST, template: str) -> bool:
+        """Note that this function logs the keys of a dictionary that it is given."""
+        name = source.id if isinstance(source, ast.Name) else ""
+        if name not in self.arguments or name in self.dicts or name in self.made:
+            return False
+        self._helper(name, template, keys=True)
+        return True
+
+    def _helper(self, argument: str, template: str, *, keys: bool) -> None:
+        if not self.function or self.function in COMMON_CALLS:
+            return
+        bound = self.arguments[0] in ("self", "cls")
+        arguments = tuple(self.arguments[bound:])
+        others = tuple((name, text) for name, text in self.defaults if f"{{{name}}}" in template)
+        helper = Helper(argument, arguments, template, keys, others)
+        self.facts.helpers.setdefault(self.function, helper)
+
+    def speaks(self, node: ast.Call, tail: str) -> None:
+        """Note a call that is given names, in case that it turns out to log them."""
+        if tail in COMMON_CALLS or tail in METRIC_CALLS or not tail:
+            return
+        given: list[tuple[str | int, ast.expr]] = [*enumerate(node.args[:4])]
+        given += [(item.arg, item.value) for item in node.keywords if item.arg]
+        texts: list[tuple[str | int, str]] = []
+        keys: list[tuple[str | int, tuple[str, ...]]] = []
+        for argument, value in given:
+            text = self.text(value)
+            if text and _WORD.fullmatch(text):
+                texts.append((argument, text))
+            elif isinstance(value, ast.Dict | ast.Name | ast.Call):
+                hits = self.dict_keys(value) or self.dicts.get(target_name(value), [])
+                names = tuple(dict.fromkeys(hit.name for hit in hits))
+                if names:
+                    keys.append((argument, names))
+        if texts or keys:
+            self.facts.spoken.append(Spoken(tail, tuple(texts), tuple(keys), node.lineno))
 
 
 class Measures(Helpers):
@@ -107,7 +155,7 @@ class Measures(Helpers):
         base: ast.expr = holder
         while isinstance(base, ast.Subscript):
             base = base.value
-        about = bool(_KEEPS & set(words(target_name(base))))
+        about = bool(KEEPS & set(words(target_name(base))))
         tag = self.text(holder.slice) if isinstance(holder, ast.Subscript) else ""
         if _TAG.fullmatch(tag) or (about and OUTCOME_WORDS & set(words(tag))):
             self.metric(tag, node.lineno, 0.6)
@@ -128,7 +176,7 @@ class Measures(Helpers):
             named = set(words(name))
             side = (node.left, node.comparators[0])[best[0]]
             # `metrics["f1"] > best_f1`: the key of a table of measures needs no known word.
-            keyed = bool(_said(side)) and bool(_KEEPS & set(words(target_name(side))))
+            keyed = bool(_said(side)) and bool(KEEPS & set(words(target_name(side))))
             if (OUTCOME_WORDS & named or keyed) and not NO_PRIMARY & named and is_metric(name):
                 sure = 0.7 if keyed else 0.6 if len(named) > 1 else 0.5
                 self.facts.beats.append(Hit(name, node.lineno, sure))
@@ -143,7 +191,7 @@ class Measures(Helpers):
     def keeps(self, name: str, line: int) -> None:
         """Note a key such as `mean_reward`, which may be logged under a name made of it."""
         named = set(words(name))
-        if OUTCOME_WORDS & named and _SUMS_UP & named and not NO_PRIMARY & named:
+        if OUTCOME_WORDS & named and SUMS_UP & named and not NO_PRIMARY & named:
             if is_metric(name) and " " not in name:
                 self.facts.kept.append(Hit(name, line, 0.5))
 

@@ -12,21 +12,16 @@ from assay.study.files.contract import MetricSource
 from assay.study.files.records import Adapter, Answer
 from assay.study.repo.answers.metrics import is_outcome
 from assay.study.repo.files import words
+from assay.study.repo.words import SMALLER_IS_BETTER
 
 METRICS = 20
-_SOURCES: dict[str, tuple[str, str]] = {
-    "tensorboard": ("tensorboard", "**/events.out.tfevents.*"),
-    "csv": ("csv", "**/*.csv"),
-    "jsonl": ("jsonl", "**/*.jsonl"),
-    "json": ("json", "**/*.json"),
-    "wandb": ("wandb", "**/*.wandb"),
-    "stdout": ("stdout", ""),
+_SOURCES = {  # where the files of a sink usually are
+    "tensorboard": "**/events.out.tfevents.*",
+    "csv": "**/*.csv",
+    "jsonl": "**/*.jsonl",
+    "json": "**/*.json",
+    "wandb": "**/*.wandb",
 }
-_SMALLER = {
-    "loss", "error", "cost", "costs", "regret", "time", "fall", "falls", "collision", "collisions",
-    "violation", "violations", "crash", "crashes", "energy", "torque", "torques", "failure",
-    "failures", "slip", "jerk",
-}  # fmt: skip
 _HELD_OUT = {"eval", "evaluation", "evaluate", "test", "val", "validation", "success", "solved"}
 _REWARDS = {"reward", "rewards", "rew", "return", "returns", "ret"}
 _NUMBER = r"([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?)"
@@ -116,7 +111,7 @@ def _metric(answer: Answer, logging: tuple[Answer, ...]) -> ProposedMetric:
     named = set(words(name))
     return ProposedMetric(
         name=name,
-        direction="minimize" if named & _SMALLER else "maximize",
+        direction="minimize" if named & SMALLER_IS_BETTER else "maximize",
         source=source,
         unreadable=unreadable,
         outcome=is_outcome(name),
@@ -132,11 +127,11 @@ def _source(name: str, sinks: list[str]) -> MetricSource | None:
         return MetricSource(kind="sb3-evaluations", path="**/evaluations.npz", key="results")
     if name == "rollout/ep_rew_mean" and "tensorboard" not in sinks:
         return MetricSource(kind="sb3-monitor", path="**/*monitor.csv", key="r")
-    for sink in [*(s for s in sinks if s != "stdout"), *(s for s in sinks if s == "stdout")]:
-        if sink == "stdout":
-            key = rf"{re.escape(name)}\s*[:=]?\s*{_NUMBER}"
-            return MetricSource(kind="stdout", key=key, reduce="tail-mean")
+    for sink in sinks:
         if sink in _SOURCES:
-            kind, path = _SOURCES[sink]
-            return MetricSource.model_validate({"kind": kind, "path": path, "key": name})
-    return None
+            values = {"kind": sink, "path": _SOURCES[sink], "key": name}
+            return MetricSource.model_validate(values)
+    if "stdout" not in sinks:
+        return None
+    key = rf"{re.escape(name)}\s*[:=]?\s*{_NUMBER}"
+    return MetricSource(kind="stdout", key=key, reduce="tail-mean")

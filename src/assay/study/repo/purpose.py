@@ -8,25 +8,17 @@ from dataclasses import dataclass
 
 from assay.study.repo.files import words
 from assay.study.repo.walk import Facts, Option
-from assay.study.repo.words import OTHER_WORDS
+from assay.study.repo.words import (
+    EVALUATE_WORDS,
+    LEARNING_OPTIONS,
+    OTHER_MODELS,
+    OTHER_WORDS,
+    WITHOUT_REWARD,
+)
 
 TRAIN_WORDS = {"train", "training", "trainer", "learn", "learner", "finetune", "pretrain"}
-EVALUATE_WORDS = {
-    "eval", "evaluate", "evaluation", "evaluator", "evaluating", "play", "enjoy", "rollout",
-    "inference", "infer", "evals", "rollouts", "watch", "spectate", "evaluations",
-}  # fmt: skip
 _MODES = EVALUATE_WORDS | {"test", "testing", "backtest", "backtesting"}
 _MODE_KEYS = {"mode", "phase", "job", "cmd", "command", "action", "type", "stage", "script", "task"}
-# Other things that are trained on the way.
-_OTHER_MODELS = {
-    "vae", "classifier", "tokenizer", "encoder", "autoencoder", "reward", "discriminator", "bc",
-    "predictor", "estimator", "detector", "perception", "adapter",
-}  # fmt: skip
-# Names of scripts that learn from examples or preferences rather than from rewards.
-_WITHOUT_REWARD = {
-    "sft", "dpo", "kto", "orpo", "cpo", "simpo", "rm", "distill", "distillation", "bc",
-    "supervised", "cloning", "tokenizer", "vae", "pretrain", "reward", "classifier", "autoencoder",
-}  # fmt: skip
 _TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
 
 
@@ -37,12 +29,6 @@ class Purpose:
     kind: str  # train, evaluate or nothing
     sure: float
     line: int = 1
-
-
-_LEARNING_OPTIONS = {
-    "lr", "learning", "gamma", "discount", "population", "generations", "elite", "elites", "sigma",
-    "epochs", "iterations", "timesteps", "epsilon",
-}  # fmt: skip
 
 
 def scoped(fact: Facts, function: str) -> dict[str, int]:
@@ -107,7 +93,7 @@ def purpose(
     if named & TRAIN_WORDS and not others:
         if trains or reached & {"learn", "gradient"}:
             return Purpose("train", 0.95 if trains else 0.85, trains or abs(fact.main) or 1)
-        plain = fact.main > 0 and not named & _OTHER_MODELS
+        plain = fact.main > 0 and not named & OTHER_MODELS
         return Purpose("train", 0.65 if plain else 0.4, abs(fact.main) or 1)
     by_hand = named & EVALUATE_WORDS == {"play"} and "env_step" in signals
     if by_hand and "load" not in reached and "evaluate_call" not in signals:
@@ -132,11 +118,11 @@ def purpose(
     # how to learn and loads nothing, learns.
     told = {word for option in fact.options for word in words(option)}
     fixed = {word for name in fact.assigned for word in words(name)} & (
-        _LEARNING_OPTIONS | {"alpha"}
+        LEARNING_OPTIONS | {"alpha"}
     )
     told |= fixed if len(fixed) > 1 else set()
     if "env_step" in signals and "make_env" in signals and "load" not in signals:
-        if told & _LEARNING_OPTIONS:
+        if told & LEARNING_OPTIONS:
             return Purpose("train", 0.8, signals["env_step"])
     if "test" in named and ({"evaluate_call", "load"} & set(signals) or "env_step" in signals):
         return Purpose("evaluate", 0.6, abs(fact.main) or 1)
@@ -155,7 +141,7 @@ def without_reward(path: str, argv: Iterable[str] = ()) -> bool:
     called = stem(path)
     verbs = [word for word in list(argv)[1:3] if re.fullmatch(r"[a-z][\w-]*", word)]
     named = {word for name in (called, *verbs) for word in words(name)}
-    return bool(named & _WITHOUT_REWARD) and not named & {"rl", "ppo", "grpo"}
+    return bool(named & WITHOUT_REWARD) and not named & {"rl", "ppo", "grpo"}
 
 
 def evaluates(argv: Iterable[str]) -> bool:
@@ -239,15 +225,9 @@ def evaluation_switch(
     for name, option in ((name, options[name]) for name in ranked):
         about = set(words(option.about))
         during = about & {
-            "human",
-            "keyboard",
-            "during",
-            "every",
-            "while",
-            "interval",
-            "periodically",
+            "human", "keyboard", "during", "every", "while", "interval", "periodically",
             "frequency",
-        }
+        }  # fmt: skip
         if says_evaluate(name) and option.kind == "bool" and not during:
             if option.flag and option.default is False:
                 return (name,), option.line

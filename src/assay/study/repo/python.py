@@ -14,13 +14,13 @@ from typing import Any
 from assay.study.repo.definitions import Definitions
 from assay.study.repo.files import words
 from assay.study.repo.options import literal
-from assay.study.repo.other_python import parse_other
-from assay.study.repo.parts import parts_of
 from assay.study.repo.syntax import (
     LEAVES,
     conditions,
     is_none,
     is_number,
+    parse_other,
+    parts_of,
     target_name,
 )
 from assay.study.repo.walk import Facts, Hit

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from assay.study.repo.files import words
-from assay.study.repo.parts import MAIN, Part
-from assay.study.repo.purpose import EVALUATE_WORDS, TRAIN_WORDS
+from assay.study.repo.purpose import TRAIN_WORDS
+from assay.study.repo.syntax import MAIN, Part
 from assay.study.repo.walk import Facts
+from assay.study.repo.words import EVALUATE_WORDS
 
 _COMMANDS = {"command", "argument", "option"}  # decorators of functions that a user calls
 _DEPTH = 6  # of packages that import a name from each other

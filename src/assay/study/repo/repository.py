@@ -129,7 +129,7 @@ class Repository:
                 return True
             if any(slot == "reward" for slot, *_ in fact.terms) or fact.speaks >= _ENOUGH:
                 return True
-        return self._called_rl() and (
+        return _NAMED.search(self.description) is not None and (
             any(fact.speaks for fact in self.facts.values()) or self._plays_itself()
         )
 
@@ -139,10 +139,6 @@ class Repository:
         nets = {"torch", "tensorflow", "keras", "jax"} & {m.partition(".")[0] for m in modules}
         said = {word for path in self.facts for word in words(path)}
         return bool(nets and said & {"mcts", "selfplay", "alphazero"})
-
-    def _called_rl(self) -> bool:
-        """Return whether the repository's own description says what it is about."""
-        return _NAMED.search(self.description) is not None
 
     @functools.cached_property
     def description(self) -> str:

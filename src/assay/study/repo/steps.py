@@ -9,14 +9,9 @@ from assay.study.repo.calls import Calls
 from assay.study.repo.files import words
 from assay.study.repo.syntax import assignments, is_computed, is_number, target_name
 from assay.study.repo.walk import Owner
-from assay.study.repo.words import DONE_NAMES, REWARD_NAMES, STEPS
+from assay.study.repo.words import DONE_NAMES, FETCHES, REWARD_NAMES, STEPS
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-# Words in the names of methods that only pass on what another program sent.
-_FETCHES = {
-    "receive", "recv", "read", "fetch", "wait", "send", "request", "unpack", "parse", "decode",
-    "convert", "unwrap", "call", "communicate", "exchange", "query",
-}  # fmt: skip
 
 
 class Steps(Calls):
@@ -95,7 +90,7 @@ class Steps(Calls):
         own = isinstance(function, ast.Name) and function.id in self.local
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
             own = function.value.id == "self" and function.attr not in STEPS
-            own = own and not set(words(function.attr)) & _FETCHES
+            own = own and not set(words(function.attr)) & FETCHES
         # What is given the reward passes it on.
         own = own and not any(_names(argument, "reward") for argument in value.args)
         own = own and not any(  # nor does what is given a step: `_to_jax(self._step(action))`
@@ -232,5 +227,4 @@ def _returned(node: Function) -> Iterable[tuple[str, int]]:
 
 def _converts(node: ast.Call) -> bool:
     """Return whether a call only turns what it is given into another form."""
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.Compare | ast.BinOp)]
-    return not parts
+    return not any(isinstance(part, ast.Compare | ast.BinOp) for part in ast.walk(node))

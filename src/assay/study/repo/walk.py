@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assay.study.repo.files import words
-from assay.study.repo.parts import Parts
-from assay.study.repo.syntax import LEAVES, fields_of, placeholder
+from assay.study.repo.syntax import LEAVES, Parts, fields_of, placeholder
 from assay.study.repo.words import PLACES, SLOTS
 
 # What a file does at its top is its purpose, if it is one of these.

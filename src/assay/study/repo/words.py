@@ -10,39 +10,7 @@ import yaml
 
 _FILE = importlib.resources.files("assay.study.repo").joinpath("words.yaml")
 _WORDS: dict[str, Any] = yaml.safe_load(_FILE.read_text())
-
-RL_LIBRARIES = frozenset(_WORDS["rl_libraries"])
-OTHER_LOGGERS = frozenset(_WORDS["other_loggers"])
-OTHER_CONFIGS = frozenset(_WORDS["other_configs"])
-METRIC_WORDS = frozenset(_WORDS["metric_words"])
-METRIC_CALLS = frozenset(_WORDS["metric_calls"])
-HANDS_ON = frozenset(_WORDS["hands_on"])
-NOTES = frozenset(_WORDS["notes"])
-OUTCOME_WORDS = frozenset(_WORDS["outcome_words"])
-AXES = frozenset(_WORDS["axes"])
-NO_REWARD = frozenset(_WORDS["no_reward"])
-REPACKS = frozenset(_WORDS["repacks"])
-RANDOMIZES = frozenset(_WORDS["randomizes"])
-REWARD_NAMES = frozenset(_WORDS["reward_names"])
-DONE_NAMES = frozenset(_WORDS["done_names"])
-STEPS = frozenset(_WORDS["steps"])
-DESCRIBES = frozenset(_WORDS["describes"])
-TABLES = frozenset(_WORDS["tables"])
-TASK_ARGUMENTS = frozenset(_WORDS["task_arguments"])
-PLACES = frozenset(_WORDS["places"])
-CONFIGS = frozenset(_WORDS["configs"])
-LOADS = frozenset(_WORDS["loads"])
-OTHER_WORDS = frozenset(_WORDS["other_words"])
-WRAPPERS = frozenset(_WORDS["wrappers"])
-GUARDRAIL_WORDS = frozenset(_WORDS["guardrail_words"])
-NO_GUARDRAIL = frozenset(_WORDS["no_guardrail"])
-TRAINERS = frozenset(_WORDS["trainers"])
-NO_RANDOM = frozenset(_WORDS["no_random"])
-STORAGE = frozenset(_WORDS["storage"])
-NO_PRIMARY = frozenset(_WORDS["no_primary"])
-SIMULATED = frozenset(_WORDS["simulated"])
-ENDINGS = frozenset(_WORDS["endings"])
-NO_ENDING = frozenset(_WORDS["no_ending"])
+_SETS = {name.upper(): frozenset(found) for name, found in _WORDS.items() if type(found) is list}
 
 # What libraries log by themselves, by the class that does it.
 LIBRARY_METRICS: dict[str, list[str]] = {
@@ -78,3 +46,10 @@ FILE_NAMES = {
     "termination": {"termination", "terminations"},
     "curriculum": {"curriculum", "curriculums", "curricula"},
 }
+
+
+def __getattr__(name: str) -> frozenset[str]:
+    """Return a list of words.yaml as a set, by its name in capitals: `NO_REWARD`."""
+    if name not in _SETS:
+        raise AttributeError(f"words.yaml has no list '{name.lower()}'")
+    return _SETS[name]

@@ -1,4 +1,4 @@
-"""What a report is made of: headings, texts, tables and figures, and how Markdown shows them.
+"""What a report is made of: headings, texts, tables and figures, and how both formats show them.
 
 Texts of candidates are hostile input: they are cleaned and escaped here.
 """
@@ -6,6 +6,7 @@ Texts of candidates are hostile input: they are cleaned and escaped here.
 from __future__ import annotations
 
 import html
+import importlib.resources
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,12 @@ LONGEST_TEXT = 1500
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
+_STYLE = "\n" + importlib.resources.files("assay.study.report").joinpath("style.css").read_text()
+_GOOD = {"accept", "accepted", "valid", "passed", "done", "low"}
+_BAD = {
+    "reject", "rejected", "harmful", "no effect", "no-effect", "invalid", "void", "failed",
+    "killed", "lost", "high",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +146,68 @@ def _row(cells: Sequence[str]) -> str:
 def _no_list(text: str) -> str:
     """Keep a paragraph from being read as a list or a rule by how it begins."""
     return re.sub(r"^(\d+)([.)])|^([-+=#])", lambda m: f"{m[1] or ''}\\{m[2] or m[3]}", text)
+
+
+# ---------------------------------------------------------------------- HTML
+
+
+def page(title: str, blocks: Sequence[Block]) -> str:
+    """Return blocks as one page that needs nothing from anywhere: no scripts, fonts or network."""
+    anchors = [(i, b) for i, b in enumerate(blocks) if isinstance(b, Heading) and b.level == 2]
+    links = "".join(f'<li><a href="#s{i}">{escape(block.text)}</a></li>' for i, block in anchors)
+    body = []
+    for i, block in enumerate(blocks):
+        body.append(_html_block(block, i))
+        if i == 0:
+            body.append(f'<nav aria-label="Sections"><ul>{links}</ul></nav>')
+    # The policy forbids what the escaping makes impossible already: loading or running anything.
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(body)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def escape(text: str) -> str:
+    """Return a text that is nothing but text, in an element or an attribute."""
+    return html.escape(clean(text), quote=True)
+
+
+def _html_block(block: Block, number: int) -> str:
+    if isinstance(block, Heading):
+        level = f"h{block.level}"
+        return f'<{level} id="s{number}">{escape(block.text)}</{level}>'
+    if isinstance(block, Text):
+        kind = ' class="warning" role="note"' if block.warning else ""
+        return f"<p{kind}>{escape(block.text)}</p>"
+    if isinstance(block, Items):
+        return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in block.items) + "</ul>"
+    if isinstance(block, Figure):
+        return f"<figure>{block.svg}<figcaption>{escape(block.caption)}</figcaption></figure>"
+    head = ""
+    if any(block.columns):
+        cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in block.columns)
+        head = f"<thead><tr>{cells}</tr></thead>"
+    rows = []
+    for row in block.rows:
+        first, *others = row
+        cells = "".join(f"<td>{_html_cell(cell)}</td>" for cell in others)
+        rows.append(f'<tr><th scope="row">{_html_cell(first)}</th>{cells}</tr>')
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(block.caption)}">'
+        f"<table><caption>{escape(block.caption)}</caption>{head}"
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _html_cell(cell: Cell) -> str:
+    if isinstance(cell, Value):
+        return f'<data value="{cell.exact!r}">{escape(cell.shown)}</data>'
+    if isinstance(cell, Badge):
+        kind = "good" if cell.word in _GOOD else "bad" if cell.word in _BAD else "warn"
+        return f'<span class="badge {kind}">{escape(cell.word)}</span>'
+    return escape(cell)

@@ -14,7 +14,7 @@ from assay.study.agree import budget
 from assay.study.measure.extractors import Point
 from assay.study.record.history import Scores
 from assay.study.record.ledger import Event
-from assay.study.report.html import escape
+from assay.study.report.blocks import escape
 
 _WIDTH = 720
 _LEFT = 220

@@ -9,9 +9,8 @@ import yaml
 from assay.study.files.base import VERSION
 from assay.study.files.documents import write_text
 from assay.study.record.study import Study
-from assay.study.report.blocks import markdown
+from assay.study.report.blocks import markdown, page
 from assay.study.report.facts import read
-from assay.study.report.html import page
 from assay.study.report.sections import document
 
 

@@ -70,18 +70,12 @@ def scorecard(study: Study, history: History, name: str, phase: Phase | None = N
             f"Candidate '{name}' has no run that is over{where}.",
             "`assay study next` says what to run; `assay study status` lists what has run.",
         )
-    given = _verdict_of(history, name, found)
+    judged = history.verdict(name, found)
+    given = judged.data if judged else {}
     other = str(given.get("rival") or _rival(study, history, name))
     seeds: Container[int] | None = given.get("seeds")
     lines = tuple(_lines(agreed, history, (name, other), found, seeds, given))
     return Scorecard(name, found, other, lines)
-
-
-def _verdict_of(history: History, name: str, phase: Phase) -> Mapping[str, Any]:
-    """Return the last verdict on a candidate in a phase, or nothing."""
-    events = (event.data for event in reversed(history.verdicts))
-    mine = (data for data in events if (data["candidate"], data["phase"]) == (name, phase))
-    return next(mine, {})
 
 
 def _rival(study: Study, history: History, name: str) -> str:
@@ -115,7 +109,8 @@ def _lines(
             better = (mean - before) * (1.0 if metric.direction == "maximize" else -1.0)
         state, detail = "shown", ""
         if mean is None:
-            state, detail = "not written", f"looked for {metric.source.key} in {_place(metric)}"
+            place = metric.source.path or "stdout"
+            state, detail = "not written", f"looked for {metric.source.key} in {place}"
         elif role == "primary":
             state, detail = _decided(given)
         elif isinstance(metric, Guardrail):
@@ -146,10 +141,6 @@ def _values(
     arm = history.arm(name, phase, metric) if name else {}
     scores = (score for seed, score in arm.items() if seeds is None or seed in seeds)
     return [score for score in scores if score is not None and math.isfinite(score)]
-
-
-def _place(metric: Metric) -> str:
-    return metric.source.path or "stdout"
 
 
 def _decided(given: Mapping[str, Any]) -> tuple[str, str]:

@@ -48,24 +48,19 @@ class Notes:
     def of(cls, place: Path) -> Notes:
         """Read the notes in a directory."""
         notes = cls()
+        sets = {
+            "read": notes.read, "root": notes.outside, "installed": notes.installed,
+            "write": notes.written,
+        }  # fmt: skip
         for path in sorted(place.iterdir()):
             for line in path.read_bytes().decode(errors="surrogateescape").splitlines():
                 kind, mark, name = [*line.split("\t", 2), "", ""][:3]
-                match kind:
-                    case "start":
-                        notes.watched = True
-                    case "escape":
-                        notes.escaped = True
-                    case "code":
-                        notes.code[name] = mark
-                    case "read":
-                        notes.read.add(name)
-                    case "root":
-                        notes.outside.add(name)
-                    case "installed":
-                        notes.installed.add(name)
-                    case "write":
-                        notes.written.add(name)
+                notes.watched |= kind == "start"
+                notes.escaped |= kind == "escape"
+                if kind == "code":
+                    notes.code[name] = mark
+                elif kind in sets:
+                    sets[kind].add(name)
         return notes
 
 

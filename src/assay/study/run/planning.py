@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.runs.git import GitError, git
-from assay.study.agree import (
-    approvals,
-    checkout,
-    interpreter,
-    protocol,
-    rules,
-    spending,
-    untracked,
-    uv,
-)
+from assay.study.agree import approvals, checkout, interpreter, protocol, rules, spending, untracked
 from assay.study.agree.protocol import fingerprints
 from assay.study.agree.scope import refuse_scope
 from assay.study.files.base import POOLS, Phase
@@ -27,10 +18,9 @@ from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.record.book import DECIDED
-from assay.study.record.history import History, Run
+from assay.study.record.history import OVER, History
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
-from assay.study.record.transaction import OVER
 from assay.study.run import gpus
 from assay.study.run.switch import refuse_stopped
 
@@ -66,11 +56,8 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
     """
     refuse_stopped(study)
     reading = study.examine()
-    if reading.problems:
-        raise StudyError(
-            f"The ledger of {study.task}/{study.name} is damaged, {reading.problems[0]}.",
-            "Run `assay study verify`; nothing is launched on a ledger that cannot be trusted.",
-        )
+    way_out = "Run `assay study verify`; nothing is launched on a ledger that cannot be trusted."
+    study.refuse_damage(reading.problems, way_out)
     agreed = study.contract()
     history = History.read(reading.events)
     approvals.require_approved(study, agreed, history.approvals)
@@ -108,7 +95,8 @@ def plan(study: Study, name: str, phase: Phase, seed: int) -> Plan:
         interpreter.refuse_unmapped(study.root, agreed, given)
     pythons = interpreter.interpreters(study.root, agreed, given)
     startup = interpreter.startup_files(pythons, given)
-    kept = [r.prepared.data["untracked"] for r in history.runs.values() if _has_data(r)]
+    orders = [run.prepared.data for run in history.runs.values()]
+    kept = [order["untracked"] for order in orders if order.get("untracked")]
     data = untracked.examine(study.root, agreed, kept[-1] if kept else {})
     if phase in DECIDING:
         refuse_other_environment(history, given)
@@ -226,7 +214,7 @@ def environment(agreed: Contract, root: Path) -> dict[str, str]:
     passed = {name: os.environ[name] for name in agreed.baseline.env_allow if name in os.environ}
     online = agreed.experiment.network and agreed.experiment.wandb
     local = {} if online else {"WANDB_MODE": "offline"}
-    return passed | local | uv.variables(root, agreed) | agreed.baseline.env
+    return passed | local | interpreter.uv_variables(root, agreed) | agreed.baseline.env
 
 
 def refuse_other_environment(history: History, env: Mapping[str, str]) -> None:
@@ -240,10 +228,6 @@ def refuse_other_environment(history: History, env: Mapping[str, str]) -> None:
             f"The environment variable {odd} is not what it was in the study's earlier runs.",
             "Launch as before, or fix it for all runs in baseline.env and have that approved.",
         )
-
-
-def _has_data(run: Run) -> bool:
-    return bool(run.prepared.data.get("untracked"))
 
 
 def refuse_other_files(

@@ -1,19 +1,27 @@
-"""Processes by their identity: who claimed a run, whether it lives, and how it is ended."""
+"""Processes of a run: who claimed it, whether they live, how they end, and what they may use."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import getpass
 import json
 import os
 import platform
 import signal
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from assay.runs.files import dump_json
+from assay.study.files.contract import StopRules
+
+GIGABYTE = 1e9
+TEMPORARY = "TMPDIR"
+_COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def claim(place: Path, who: str) -> bool:
@@ -95,3 +103,46 @@ def hours_until_last_beat(place: Path) -> float:
     with contextlib.suppress(OSError):
         return max(0.0, (place / "heartbeat.json").stat().st_mtime - claimed) / 3600
     return 0.0
+
+
+def exceeded(rules: StopRules, place: Path) -> str:
+    """Return that a run has written more than it may, or ""."""
+    written = _size(place) / GIGABYTE
+    if written <= rules.output_gb:
+        return ""
+    return (
+        f"it wrote {written:.3g} GB; the contract allows {rules.output_gb:g} "
+        "(experiment.stop.output_gb)"
+    )
+
+
+def _size(place: Path) -> int:
+    """Return the bytes of all files below a directory, without following links."""
+    total = 0
+    for directory, _, names in os.walk(place):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(directory, name)).st_size
+            except OSError:  # it was removed in the meantime
+                continue
+    return total
+
+
+@contextlib.contextmanager
+def scratch(env: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Make a directory for temporary files, removed afterwards; yield the variables that say so.
+
+    So nothing that a run leaves there is read by the next one, or by its evaluation. It is in the
+    system's own, where the names of sockets do not get too long. What torch compiles stays where it
+    would be: it is found by its content, and takes minutes to make.
+    """
+    given = env.get(TEMPORARY, "")
+    usual = given if os.path.isabs(given) and os.access(given, os.W_OK) else tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(
+        prefix="assay-run-", dir=usual, ignore_cleanup_errors=True
+    ) as place:
+        found = {TEMPORARY: place}
+        with contextlib.suppress(KeyError, OSError):  # a container without a user database
+            compiled = os.path.join(usual, f"torchinductor_{getpass.getuser()}")
+            found[_COMPILED] = env.get(_COMPILED, compiled)
+        yield found

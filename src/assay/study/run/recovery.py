@@ -18,10 +18,9 @@ from assay.study.files.documents import (
 )
 from assay.study.files.records import RunRecord, Seen
 from assay.study.measure import extractors
-from assay.study.record.history import History
+from assay.study.record.history import History, Transaction
 from assay.study.record.kinds import DECIDING, ENDED, EXITED, MEASURED, UNSTARTED
 from assay.study.record.study import Study
-from assay.study.record.transaction import Transaction
 from assay.study.run.gpus import shown
 from assay.study.run.processes import claim, hours_until_last_beat, kill_orphan, supervised
 

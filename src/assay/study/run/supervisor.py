@@ -42,18 +42,19 @@ from assay.study.measure import monitor
 from assay.study.record.kinds import LAUNCHED, STOP
 from assay.study.record.ledger import Event
 from assay.study.record.study import Study
-from assay.study.run import gpus, quota, switch
+from assay.study.run import gpus, processes, switch
 from assay.study.run.guard import Guard
 from assay.study.run.processes import (
+    TEMPORARY,
     become_subreaper,
     claim,
     die_with_parent,
     identity,
     kill_descendants,
+    scratch,
 )
 from assay.study.run.recovery import POLL_SECONDS, exited, finish
 from assay.study.run.sandbox import NONE, Sandbox
-from assay.study.run.scratch import TEMPORARY, scratch
 from assay.study.run.worktree import collect, worktree
 
 GRACE_SECONDS = 10.0
@@ -89,7 +90,8 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
     guard: Guard | None = None
     try:
         agreed, record, env, orders = _orders(study, run)
-        guard = _guard(study, agreed, record, env, orders)
+        patch = study.candidate(record.candidate).change.patch
+        guard = Guard(study.root, agreed, place, env, orders.data, patch)
         # Neither may be there: what somebody laid into them would be measured.
         with open(place / "stdout.log", "xb") as log:
             (place / "out").mkdir()
@@ -144,14 +146,6 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
     between("exited")
     finish(study, run)
     between("finished")
-
-
-def _guard(
-    study: Study, agreed: Contract, record: RunRecord, env: dict[str, str], orders: Event
-) -> Guard:
-    patch = study.candidate(record.candidate).change.patch
-    place = study.path / "runs" / record.id
-    return Guard(study.root, agreed, place, env, orders.data, patch)
 
 
 def _sandbox(
@@ -250,7 +244,7 @@ def _watch(
             with contextlib.suppress(OSError):  # a full disk ends the run soon enough
                 write_atomic(place / "heartbeat.json", dump_json({"time": now}))
             beat = now
-            reason = health.look(now) or quota.exceeded(agreed.experiment.stop, place)
+            reason = health.look(now) or processes.exceeded(agreed.experiment.stop, place)
             if reason:
                 end(process)
                 return "killed", reason
@@ -266,7 +260,7 @@ def _watch(
             return "killed", f"it ran longer than {times} its request of {asked}"
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
-    over = quota.exceeded(agreed.experiment.stop, place)
+    over = processes.exceeded(agreed.experiment.stop, place)
     return ("killed", over) if over else ("done", "")
 
 

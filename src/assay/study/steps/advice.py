@@ -21,6 +21,16 @@ from assay.study.steps import agenda
 
 STUDY = "assay study"
 UNSAFE = ("run", *agenda.PERSONAL)
+_COMMANDS: dict[agenda.Action, str] = {
+    "baseline": "baseline",
+    "validate": "validate {name}",
+    "run": "run {name} --phase {phase} --seed {seed}",
+    "audit": "audit-result {name} --phase {phase}",
+    "judge": "verdict {name} --phase {phase}",
+    "summarise": "probe summarise {name}",
+    "promote": "queue promote",
+    "discard": "discard {name} --why TEXT",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,23 +127,8 @@ def _watch(book: Book) -> Advice:
 
 def _command(step: agenda.Step) -> str:
     """Return what to type for a step, or "" where a person has to think first."""
-    name, phase = step.candidate, step.phase
-    match step.action:
-        case "baseline":
-            return f"{STUDY} baseline"
-        case "validate":
-            return f"{STUDY} validate {name}"
-        case "run":
-            return f"{STUDY} run {name} --phase {phase} --seed {step.seeds[0]}"
-        case "audit":
-            return f"{STUDY} audit-result {name} --phase {phase}"
-        case "judge":
-            return f"{STUDY} verdict {name} --phase {phase}"
-        case "summarise":
-            return f"{STUDY} probe summarise {name}"
-        case "promote":
-            return f"{STUDY} queue promote"
-        case "discard":
-            return f"{STUDY} discard {name} --why TEXT"
-        case _:
-            return ""
+    form = _COMMANDS.get(step.action)
+    if form is None:
+        return ""
+    seed = step.seeds[0] if step.seeds else ""
+    return f"{STUDY} " + form.format(name=step.candidate, phase=step.phase, seed=seed)

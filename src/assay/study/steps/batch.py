@@ -11,7 +11,6 @@ from assay.evaluation.formatting import counted
 from assay.study.agree.scope import pinned
 from assay.study.files.base import Phase
 from assay.study.files.contract import Contract
-from assay.study.files.documents import StudyError
 from assay.study.record.book import Book
 from assay.study.record.study import Study
 from assay.study.run import gpus
@@ -59,11 +58,7 @@ def plan(study: Study, limit: int | None = None) -> Batch:
     """
     agreed = study.contract()
     book, damage = study.book()
-    if damage:
-        raise StudyError(
-            f"The ledger of {study.task}/{study.name} is damaged, {damage[0]}.",
-            "Run `assay study verify`; nothing is planned on it.",
-        )
+    study.refuse_damage(damage, "Run `assay study verify`; nothing is planned on it.")
     devices = gpus.usable(agreed)
     width = gpus.at_once(agreed, devices)
     steps = [step for step in agenda.steps_of(book, agreed) if step.action == "run"]

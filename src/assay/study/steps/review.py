@@ -11,8 +11,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 
 from assay.core.errors import AssayError
 from assay.study.agree import rules, scope
@@ -21,30 +20,23 @@ from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.records import RewardReflection
 from assay.study.measure import reflection
+from assay.study.measure.monitor import Finding, Level
 from assay.study.measure.reflection import DOMINANT
 from assay.study.record import kinds
 from assay.study.record.history import History
 from assay.study.record.study import Study
 from assay.study.steps import candidates
 
-Level = Literal["ok", "warn", "stop"]
 LARGE = 10.0  # times; a larger step of a setting is two experiments in one
 FAINT = 0.01  # share of the reward below which a component says nothing
 _PHASES: tuple[Phase, ...] = (*kinds.DECIDING, "short", "smoke")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w.])")
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at; `stop` is what validation or the audit would refuse."""
-
-    name: str
-    level: Level
-    detail: str
-
-
-def review(study: Study, name: str) -> list[Check]:
+def review(study: Study, name: str) -> list[Finding]:
     """Return what can be said of a candidate before its first run.
+
+    The level `stop` is of what validation or the audit would refuse.
 
     Raises:
         StudyError: There is no such candidate.
@@ -70,15 +62,15 @@ def _standing(study: Study, agreed: Contract, history: History) -> Mapping[str, 
         return agreed.baseline.parameters
 
 
-def _admissible(study: Study, agreed: Contract, candidate: Candidate) -> Iterator[Check]:
+def _admissible(study: Study, agreed: Contract, candidate: Candidate) -> Iterator[Finding]:
     """Ask the rules of validation that need no run, and report instead of refusing."""
     try:
         scope.refuse_scope(study, agreed, candidate)
         rules.refuse_unreflected(study, agreed, candidate)
     except AssayError as error:
-        yield Check("inside the contract", "stop", error.message)
+        yield Finding("inside the contract", "stop", error.message)
         return
-    yield Check("inside the contract", "ok", "its change is inside the contract's scope")
+    yield Finding("inside the contract", "ok", "its change is inside the contract's scope")
 
 
 def _reward(
@@ -106,23 +98,25 @@ def _reward(
     return None, {}
 
 
-def _evidence(candidate: Candidate, seen: RewardReflection | None) -> Iterator[Check]:
+def _evidence(candidate: Candidate, seen: RewardReflection | None) -> Iterator[Finding]:
     name = "reward reflection"
     if candidate.reflection and seen is None:
-        yield Check(
+        yield Finding(
             name, "stop", f"'{candidate.reflection}' is not one of this study, or was edited"
         )
     elif seen is not None:
         level: Level = "warn" if seen.hacking_risk != "low" else "ok"
         told = f": {seen.findings[0]}" if seen.findings and level == "warn" else ""
-        yield Check(name, level, f"the risk of hacking in {seen.run} is {seen.hacking_risk}{told}")
+        yield Finding(
+            name, level, f"the risk of hacking in {seen.run} is {seen.hacking_risk}{told}"
+        )
     elif candidate.kind.startswith("reward"):
-        yield Check(name, "warn", f"none; {candidate.why_none or 'no reason is given'}")
+        yield Finding(name, "warn", f"none; {candidate.why_none or 'no reason is given'}")
 
 
 def _scale(
     study: Study, agreed: Contract, history: History, candidate: Candidate
-) -> Iterator[Check]:
+) -> Iterator[Finding]:
     """Compare every number that changes with what it was."""
     before = _standing(study, agreed, history)
     changes = [(key, before.get(key), value) for key, value in candidate.change.parameters.items()]
@@ -133,24 +127,24 @@ def _scale(
                 detail = (
                     f"{what} is set to {new!r}, and baseline.parameters does not say what it was"
                 )
-                yield Check("scale", "warn", detail)
+                yield Finding("scale", "warn", detail)
             continue
         yield _step(what, old, new)
 
 
-def _step(what: str, old: float, new: float) -> Check:
+def _step(what: str, old: float, new: float) -> Finding:
     told = f"{what}: {old:g} to {new:g}"
     if old == new:
-        return Check("scale", "warn", f"{told} changes nothing")
+        return Finding("scale", "warn", f"{told} changes nothing")
     if old * new < 0:
-        return Check("scale", "warn", f"{told} changes the sign: a reward becomes a penalty")
+        return Finding("scale", "warn", f"{told} changes the sign: a reward becomes a penalty")
     if 0.0 in (old, new):
-        return Check("scale", "warn", f"{told} turns it {'on' if old == 0 else 'off'}")
+        return Finding("scale", "warn", f"{told} turns it {'on' if old == 0 else 'off'}")
     times = new / old
     if not 1 / LARGE <= times <= LARGE:
         detail = f"{told} is {times:.3g} times; beyond {LARGE:g} times it is another experiment"
-        return Check("scale", "warn", detail)
-    return Check("scale", "ok", f"{told} is {times:.3g} times")
+        return Finding("scale", "warn", detail)
+    return Finding("scale", "ok", f"{told} is {times:.3g} times")
 
 
 def literals(patch: str) -> Iterator[tuple[str, float, float]]:
@@ -184,13 +178,13 @@ def _signal(
     shares: Mapping[str, float],
     seen: RewardReflection | None,
     before: Mapping[str, Any],
-) -> Iterator[Check]:
+) -> Iterator[Finding]:
     """Predict the shares of the components whose weights change, and say what carries no signal."""
     weighed = _weights(shares, candidate, before)
     if not weighed:
         if candidate.kind.startswith("reward") and not agreed.metrics.components:
             detail = "metrics.components is empty: no part of the reward is measured"
-            yield Check("signal", "warn", detail)
+            yield Finding("signal", "warn", detail)
         return
     scaled = {name: share * weighed.get(name, 1.0) for name, share in shares.items()}
     total = sum(scaled.values())
@@ -199,17 +193,17 @@ def _signal(
         share = scaled[name] / total if total else 0.0
         told = f"{name} goes from {shares[name]:.0%} to about {share:.0%} of the reward"
         if states and states[name].saturated and times > 1:
-            yield Check(
+            yield Finding(
                 "signal", "warn", f"{told}, and it is saturated: more of it teaches nothing"
             )
         elif share > DOMINANT and shares[name] <= DOMINANT and len(shares) > 1:
-            yield Check(
+            yield Finding(
                 "signal", "stop", f"{told}: the audit rejects what takes over ({DOMINANT:.0%})"
             )
         elif share < FAINT:
-            yield Check("signal", "warn", f"{told}: below {FAINT:.0%} it says nothing")
+            yield Finding("signal", "warn", f"{told}: below {FAINT:.0%} it says nothing")
         else:
-            yield Check("signal", "ok", told)
+            yield Finding("signal", "ok", told)
 
 
 def _weights(
@@ -227,18 +221,18 @@ def _weights(
     return found
 
 
-def _prediction(agreed: Contract, candidate: Candidate) -> Iterator[Check]:
+def _prediction(agreed: Contract, candidate: Candidate) -> Iterator[Finding]:
     """Look for a prediction that the evidence can contradict."""
     names = [metric.name for metric in agreed.metrics.all()]
     told = [name for name in names if name.lower() in candidate.expected.lower()]
     if told:
-        yield Check("prediction", "ok", f"it says what happens to {', '.join(told)}")
+        yield Finding("prediction", "ok", f"it says what happens to {', '.join(told)}")
     else:
         detail = f"'expected' names no metric of the contract ({', '.join(names[:6])})"
-        yield Check("prediction", "warn", detail)
+        yield Finding("prediction", "warn", detail)
     if candidate.kind.startswith("reward") and not candidate.guardrails:
         known = ", ".join(g.name for g in agreed.metrics.guardrails) or "none in the contract"
-        yield Check("guardrails", "warn", f"it names none that could get worse ({known})")
+        yield Finding("guardrails", "warn", f"it names none that could get worse ({known})")
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

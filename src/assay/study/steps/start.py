@@ -1,13 +1,14 @@
 """From a repository to a filled contract: what the audit found, and what one timed run showed.
 
-Everything is a proposal. What a person has to decide is listed with the field that holds it.
+Everything is a proposal. What a person has to decide is listed with the field that holds it. How
+far candidates may move a setting is proposed from its type and the value that runs get.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import yaml
 
 from assay.core.config import parse
+from assay.core.errors import nearest
 from assay.study.agree import interpreter
 from assay.study.agree.scope import pinned
 from assay.study.agree.setup import contract_template, refused_by_git
@@ -23,10 +25,9 @@ from assay.study.files.documents import StudyError, read_yaml, write_text
 from assay.study.measure.discover import Written, discover
 from assay.study.record.study import Study, open_study
 from assay.study.repo.answers.metrics import promise
-from assay.study.repo.proposal import Proposal, ProposedCommand
+from assay.study.repo.proposal import Proposal, ProposedCommand, ProposedParameter
 from assay.study.run.recovery import log_tail
 from assay.study.run.trial import Trial, try_once
-from assay.study.steps.ranges import ranges
 
 _HEAD = (
     "# The contract of a study, filled in by `assay study start`. Change a field with\n"
@@ -46,6 +47,19 @@ _NOT_A_SCORE = 8  # of `promise`
 _WITHOUT_GIT = (
     " In a Git repository with a commit, what runs write to their working directory is kept apart."
 )
+_SHARES = {
+    "gamma", "tau", "lam", "lambda", "discount", "polyak", "fraction", "prob", "probability",
+    "epsilon", "eps", "dropout", "ratio", "momentum", "share",
+}  # fmt: skip
+_SMALLEST_SHARE = 1e-3  # an epsilon below that is an optimizer's
+_EPSILON = re.compile(r"(start|end|initial|init|final|min|max)_e$")
+# What a run costs, and what makes it another task.
+_NO_CHANGE = {
+    "total_timesteps", "timesteps", "total_steps", "env_steps", "steps", "epochs", "iterations",
+    "num_iterations", "max_steps", "max_timesteps", "num_env_steps", "episodes", "num_episodes",
+    "eval_episodes", "threads", "workers", "num_workers", "cuda", "gpu", "device", "save_every",
+    "log_every", "eval_every",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +346,12 @@ def _learn_metrics(made: Draft, written: Sequence[Written]) -> None:
     best = useful[0]
     others = ", ".join(dict.fromkeys(m.source.key for m in useful[1:6]))
     why = "the trial wrote it" + (f"; it wrote {others} as well" if others else "")
-    _primary(made, _name(best.source), best.source, why)
-    if best.points > 1 and not _EVALUATED & set(_words(best.source)):
+    name = best.source.key
+    if best.source.kind == "stdout":  # a pattern: its words are the name
+        name = re.split(r"\\[sd]|\(", name)[0].replace("\\", "")
+    _primary(made, name, best.source, why)
+    said = re.findall("[a-z]+", f"{best.source.path} {best.source.key}".lower())
+    if best.points > 1 and not _EVALUATED & set(said):
         made.put("metrics.primary.source.reduce", "tail-mean")
         made.put("metrics.primary.training_reward", True)
         why = "Nothing else is written; the last tenth of the curve is averaged."
@@ -346,16 +364,6 @@ def _learn_metrics(made: Draft, written: Sequence[Written]) -> None:
             source = curve.source.model_dump(mode="json", exclude_defaults=True)
             made.put("metrics.training_reward", {"name": "training-reward", "source": source})
     _minimum(made, best.last)
-
-
-def _name(source: MetricSource) -> str:
-    if source.kind == "stdout":  # a pattern: its words are the name
-        return re.split(r"\\[sd]|\(", source.key)[0].replace("\\", "")
-    return source.key
-
-
-def _words(source: MetricSource) -> list[str]:
-    return re.findall("[a-z]+", f"{source.path} {source.key}".lower())
 
 
 def _minimum(made: Draft, score: float) -> None:
@@ -385,3 +393,67 @@ def write(study: Study, made: Draft) -> None:
     """Write the contract."""
     text = yaml.safe_dump(made.values, sort_keys=False, allow_unicode=True, width=100)
     write_text(study.contract_path, _HEAD + text)
+
+
+# ---------------------------------------------------------------------- ranges of settings
+
+
+def ranges(
+    parameters: Iterable[ProposedParameter], settings: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the ranges of a scope, around what `settings` give all runs, or the defaults."""
+    found = {one.name: bounds(one, settings.get(one.name, one.default)) for one in parameters}
+    return {name: limits for name, limits in found.items() if limits}
+
+
+def bounds(one: ProposedParameter, value: Any) -> dict[str, Any] | None:
+    """Return a range around a setting's value, or None where there is no sensible one.
+
+    The type that the script declares counts: `type=float, default=1` takes fractions.
+
+    Example:
+        >>> bounds(ProposedParameter(name="start-e", kind="float"), 1)
+        {'kind': 'float', 'low': 0.0, 'high': 1.0}
+        >>> bounds(ProposedParameter(name="adam-eps", kind="float"), 1e-5)["high"]
+        0.0003
+        >>> bounds(ProposedParameter(name="batch-size", kind="int"), 64)
+        {'kind': 'int', 'low': 8, 'high': 512}
+    """
+    name = _plain(one.name.rpartition(".")[2])
+    if one.choices:
+        return {"kind": "choice", "choices": list(one.choices)}
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or value <= 0 or name in _NO_CHANGE:
+        return None  # switches are often other tasks, renderers or loggers
+    if one.kind == "int" or (one.kind != "float" and isinstance(value, int)):
+        return {"kind": "int", "low": max(1, int(value) // 8), "high": int(value) * 8}
+    if _SMALLEST_SHARE <= value <= 1 and _is_share(name):
+        return {"kind": "float", "low": 0.0, "high": 1.0}
+    low, high = (float(f"{value * factor:.1g}") for factor in (1 / 30, 30))
+    return {"kind": "float", "low": low, "high": high, "log": True}
+
+
+def _is_share(name: str) -> bool:
+    """Return whether a setting is a probability or a share, which 1 bounds."""
+    return bool(_SHARES & {name, *name.split("_")} or _EPSILON.search(name))
+
+
+def as_spelt(
+    parameters: Iterable[ProposedParameter], settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return settings as the script spells them, and warnings of those that it does not have.
+
+    The audit may have missed an option, so that an unknown one is not an error yet.
+    """
+    known = {_plain(one.name): one.name for one in parameters}
+    found, odd = {}, []
+    for name, value in settings.items():
+        found[known.get(_plain(name), name)] = value
+        if known and _plain(name) not in known:
+            hint = nearest(name, known.values())
+            odd.append(f"--set {name}: the audit read no such option of the script. {hint}")
+    return found, odd
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_").lower()

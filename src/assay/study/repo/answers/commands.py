@@ -11,22 +11,23 @@ from assay.core.errors import nearest
 from assay.study.files.documents import StudyError
 from assay.study.files.records import Answer
 from assay.study.repo.answers.evidence import (
-    ASIDE,
+    EVALUATES,
     Program,
     about_rl,
     can_train,
     programs,
     score,
     signs,
+    subcommands,
+    verb_kind,
+    verb_of,
 )
 from assay.study.repo.answers.ranking import EVIDENCE, THRESHOLD, place_key
 from assay.study.repo.answers.ready import parameters, ready
-from assay.study.repo.answers.verbs import ALGORITHMS, EVALUATES, subcommands, verb_kind, verb_of
 from assay.study.repo.commands import Command, preference
 from assay.study.repo.files import words
 from assay.study.repo.parameters import command_line
 from assay.study.repo.purpose import (
-    EVALUATE_WORDS,
     TRAIN_WORDS,
     Purpose,
     evaluates,
@@ -38,6 +39,7 @@ from assay.study.repo.purpose import (
     without_reward,
 )
 from assay.study.repo.repository import Repository
+from assay.study.repo.words import ALGORITHMS, ASIDE, EVALUATE_WORDS
 
 COMMANDS = 60
 _STARTS = {"run", "start", "experiment", "launch", "exec", "main", "fit"}

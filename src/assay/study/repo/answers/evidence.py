@@ -16,30 +16,73 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from assay.study.repo.answers.verbs import ALGORITHMS, subcommands, verb_kind, verb_of
 from assay.study.repo.commands import Command, Entry
 from assay.study.repo.files import words
 from assay.study.repo.options import is_seed
-from assay.study.repo.purpose import (
-    EVALUATE_WORDS,
-    TRAIN_WORDS,
-    is_script,
-    stem,
-    without_reward,
-)
+from assay.study.repo.purpose import TRAIN_WORDS, is_script, stem, without_reward
 from assay.study.repo.repository import Repository
 from assay.study.repo.walk import Facts
-from assay.study.repo.words import OTHER_WORDS
+from assay.study.repo.words import ALGORITHMS, ASIDE, EVALUATE_WORDS, OTHER_WORDS
 
+# What evaluates, what says so best first.
+EVALUATES = (
+    "evaluate", "eval", "evaluation", "evaluations", "evaluator", "test", "enjoy", "watch",
+    "spectate", "play", "inference", "infer",
+)  # fmt: skip
+_VERBS = {"command", "cmd", "mode", "action", "subcommand", "verb", "subcmd", "argv", "func"}
 _FILE = importlib.resources.files("assay.study.repo").joinpath("weights.yaml")
 NONE = "none"  # the sign of the answer that nothing trains
 _DOCUMENTS = 5  # more of them say no more
 _DEPTH = 6
 _METHODS = ALGORITHMS | {"sarsa", "qlearning", "q", "es", "cem", "alphazero", "muzero"}
-# Directories of what is measured or shipped rather than trained.
-ASIDE = {
-    "diagnostics", "benchmark", "benchmarks", "benchmarking", "profiling", "deployment", "deploy",
-}  # fmt: skip
+
+
+def subcommands(repo: Repository, target: str) -> dict[str, str]:
+    """Return the verbs of a command-line program, each with its place."""
+    found: dict[str, str] = {}
+    for fact in repo.closure(target, depth=2)[:40] if target in repo.facts else ():
+        if repo.files.is_test(fact.path):
+            continue
+        for verb, line in fact.subcommands.items():
+            found.setdefault(verb, f"{fact.path}:{line}")
+        for setting, values in fact.compared.items() if fact.path == target else ():
+            option = f"--{setting.rpartition('.')[2]}"
+            # `mode == "eval"` may ask for anything, unless the command line has it.
+            last = setting.rpartition(".")[2]
+            given = last in fact.positional or not {"mode", "action"} & set(words(last))
+            if set(words(setting)) & _VERBS and option not in fact.options and given:
+                for verb, line in values.items():
+                    found.setdefault(verb, f"{fact.path}:{line}")
+    return found
+
+
+def verb_of(repo: Repository, command: Command) -> str:
+    """Return what a program is told to do: `train` in `tool train` and `python -m tool train`."""
+    if command.entry:
+        at = command.argv.index(command.entry) + 1
+    elif "-m" in command.argv[:4]:
+        at = command.argv.index("-m") + 2
+    else:
+        at = next((i + 1 for i, word in enumerate(command.argv) if word.endswith(".py")), 0)
+    rest = command.argv[at : at + 1]
+    if not rest or not re.fullmatch(r"[a-z][\w-]*", rest[0]):
+        return ""
+    known = command.entry or rest[0] in subcommands(repo, command.target)
+    return rest[0] if known else ""
+
+
+def verb_kind(verb: str) -> str:
+    """Return whether a verb trains or evaluates, if it says so."""
+    first = words(verb)[:1]
+    if first in (("train",), ("learn",), ("fit",)) and (
+        len(words(verb)) == 1 or set(words(verb)[1:]) <= ALGORITHMS
+    ):
+        return "train"
+    if len(words(verb)) == 1 and verb in ALGORITHMS - {"rl", "agent", "policy", "marl"}:
+        return "train"  # `tool grpo`
+    if first and first[0] in EVALUATES and len(words(verb)) == 1:
+        return "evaluate"
+    return ""
 
 
 @dataclass

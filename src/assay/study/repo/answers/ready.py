@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from assay.study.repo.files import words
 from assay.study.repo.options import is_seed, seeds
 from assay.study.repo.parameters import CommandLine
 from assay.study.repo.walk import Option
+from assay.study.repo.words import LOADED, READ_PLACES, WRITTEN_PLACES
 
 PARAMETERS = 200
 # Directories that a run writes to, best first.
@@ -19,20 +21,6 @@ _PLACES = ("out", "output", "log", "logs", "logging", "run", "runs", "work", "wo
     "results", "save", "exp", "experiment", "train", "tensorboard", "tb", "summary", "base",
     "checkpoint", "checkpoints", "ckpt", "artifact", "artifacts", "storage")  # fmt: skip
 _KINDS = {"dir", "directory", "path", "folder", "root", "dirpath", "loc", "location", "dirs"}
-# Words of what is read rather than written.
-_READ = {
-    "load", "data", "dataset", "config", "wandb", "pretrained", "resume", "eval", "expert", "demo",
-    "demos", "reference", "motion", "urdf", "asset", "assets", "video", "videos", "cache", "model",
-    "env", "import", "input",
-}  # fmt: skip
-_WHOLE = {
-    "out", "output", "outdir", "logdir", "workdir", "savedir", "rundir", "expdir", "outputs",
-    "tensorboard_log", "log_folder", "logpath", "savepath", "basedir", "resdir", "local_dir",
-}  # fmt: skip
-_LOADED = {
-    "checkpoint", "ckpt", "model", "load", "weights", "policy", "restore", "resume", "pretrained",
-    "snapshot", "agent", "checkpoints", "params", "folder",
-}  # fmt: skip
 _EPISODES = re.compile(
     r"(^|[._-])(n|num|max|nb|number)?[._-]?(of[._-])?((eval|test|evaluation)[._-])?episodes?$"
 )
@@ -89,7 +77,7 @@ def ready(
         seed: The option by which its stack takes a seed, where the script does not say.
         module: The module that does the same, if the command is a console script.
     """
-    draft = _Draft(_plain_words(argv))
+    draft = _Draft([word for word in argv if word not in ("\\", "&")])
     _python(draft, module)
     _sweeps(draft)
     _seed(draft, line, place, seed)
@@ -142,10 +130,6 @@ def parameters(line: CommandLine) -> list[dict[str, Any]]:
     return found[:PARAMETERS]
 
 
-def _plain_words(argv: tuple[str, ...]) -> list[str]:
-    return [word for word in argv if word not in ("\\", "&")]
-
-
 def _escaped(word: str) -> str:
     """Double the braces that are not placeholders, as a contract needs it."""
     kept = r"\{(?:python|seed|out|parameters|episodes)\}"
@@ -188,19 +172,26 @@ def _python(draft: _Draft, module: str) -> None:
         draft.how["python"] = f"none: `{name}` is a console script"
 
 
-def _seed(draft: _Draft, line: CommandLine, place: str, usual: str) -> None:
+def _documented(draft: _Draft, fits: Callable[[str], object]) -> Iterator[tuple[int, str, str]]:
+    """Yield the words with values of the options that fit: where, the option, what stands before.
+
+    That is `out=` in `out=DIR`, and nothing in `--out DIR`.
+    """
     for index, word in enumerate(draft.words):
         key, equals, _ = word.partition("=")
-        if equals and is_seed(key):
-            draft.words[index] = f"{key}={{seed}}"
-        elif word.startswith("-") and is_seed(word) and index + 1 < len(draft.words):
-            draft.words[index + 1] = "{seed}"
-        else:
-            continue
+        if equals and fits(key):
+            yield index, key, f"{key}="
+        elif word.startswith("-") and fits(word) and index + 1 < len(draft.words):
+            yield index + 1, key, ""
+
+
+def _seed(draft: _Draft, line: CommandLine, place: str, usual: str) -> None:
+    for index, key, before in _documented(draft, is_seed):
+        draft.words[index] = before + "{seed}"
         draft.how["seed"] = f"{key}, as documented at {place}"
         # `--seeds 1 2 3` is one seed from now on.
-        while index + 2 < len(draft.words) and draft.words[index + 2].isdigit() and not equals:
-            del draft.words[index + 2]
+        while not before and "".join(draft.words[index + 1 : index + 2]).isdigit():
+            del draft.words[index + 1]
         return
     known = seeds(line.options)
     if known:
@@ -218,7 +209,7 @@ def _rank(name: str, option: Option | None) -> int:
         return 99
     last = name.rpartition(".")[2].lstrip("-+").lower().replace("-", "_")
     parts = set(words(last))
-    if last not in _WHOLE and (not parts & _KINDS or parts & _READ):
+    if last not in WRITTEN_PLACES and (not parts & _KINDS or parts & READ_PLACES):
         return 99
     if parts & {"checkpoint", "checkpoints", "ckpt"} and not parts & {"dir", "directory", "folder"}:
         return 99  # `--checkpoint-path` is loaded
@@ -227,21 +218,14 @@ def _rank(name: str, option: Option | None) -> int:
 
 
 def _out(draft: _Draft, line: CommandLine, place: str) -> None:
-    found = False
-    for index, word in enumerate(draft.words):
-        key, equals, _ = word.partition("=")
-        option = line.options.get(key)
-        if equals and _rank(key, option) < 99 and not is_seed(key):
-            draft.words[index] = f"{key}={{out}}"
-        elif word.startswith("-") and _rank(word, option) < 99 and index + 1 < len(draft.words):
-            if draft.words[index + 1].startswith("-"):
-                continue
-            draft.words[index + 1] = "{out}"
-        else:
-            continue
-        draft.how["out"] = f"{key}, as documented at {place}"
-        found = True
-    if found:
+    def writes(key: str) -> bool:
+        return _rank(key, line.options.get(key.partition("=")[0])) < 99 and not is_seed(key)
+
+    for index, key, before in _documented(draft, writes):
+        if before or not draft.words[index].startswith("-"):
+            draft.words[index] = before + "{out}"
+            draft.how["out"] = f"{key}, as documented at {place}"
+    if "out" in draft.how:
         return
     ranks = ((n.count("."), _rank(n, o), len(n), n) for n, o in line.options.items())
     known = sorted(item for item in ranks if item[1] < 99)
@@ -276,11 +260,11 @@ def _trained(draft: _Draft, line: CommandLine, place: str) -> None:
         key, equals, value = word.partition("=")
         named = set(words(key.rpartition(".")[2]))
         before = draft.words[index - 1]
-        if equals and (named & _LOADED or _rank(key, None) < 99) and _is_path(value):
+        if equals and (named & LOADED or _rank(key, None) < 99) and _is_path(value):
             draft.words[index] = f"{key}={_below_out(value)}"
         elif before.startswith("-") and "=" not in before and not word.startswith("-"):
             named = set(words(before))
-            if not (named & _LOADED or _rank(before, None) < 99) or not _is_path(word):
+            if not (named & LOADED or _rank(before, None) < 99) or not _is_path(word):
                 continue
             key = before
             draft.words[index] = _below_out(word)
@@ -295,10 +279,10 @@ def _trained(draft: _Draft, line: CommandLine, place: str) -> None:
     for name, option in line.options.items():
         named = set(words(name.rpartition(".")[2]))
         typed = option.kind in ("", "str") and not option.flag and not option.choices
-        loaded = named & _LOADED and (named & _KINDS or len(named) == 1 or "load" in named)
+        loaded = named & LOADED and (named & _KINDS or len(named) == 1 or "load" in named)
         if typed and (loaded or _rank(name, option) < 99):
             known.append(
-                (not named & _LOADED, not option.required, name.count("."), len(name), name)
+                (not named & LOADED, not option.required, name.count("."), len(name), name)
             )
     if known:
         name = min(known)[-1]
@@ -325,16 +309,11 @@ def _below_out(value: str) -> str:
 
 
 def _episodes(draft: _Draft, line: CommandLine, place: str) -> None:
-    for index, word in enumerate(draft.words):
-        key, equals, value = word.partition("=")
-        if equals and _EPISODES.search(key) and value.isdigit():
-            draft.words[index] = f"{key}={{episodes}}"
-        elif word.startswith("-") and _EPISODES.search(word) and index + 1 < len(draft.words):
-            draft.words[index + 1] = "{episodes}"
-        else:
-            continue
-        draft.how["episodes"] = f"{key}, as documented at {place}"
-        return
+    for index, key, before in _documented(draft, _EPISODES.search):
+        if not before or draft.words[index].removeprefix(before).isdigit():
+            draft.words[index] = before + "{episodes}"
+            draft.how["episodes"] = f"{key}, as documented at {place}"
+            return
     known = [n for n, o in line.options.items() if _EPISODES.search(n) and o.kind in ("int", "")]
     if known:
         name = min(known, key=lambda name: (name.count("."), len(name)))
