@@ -70,17 +70,11 @@ class Source(Protocol):
 
 
 class Block(NamedTuple):
-    """Consecutive episodes.
+    """Consecutive episodes."""
 
-    Attributes:
-        first: Number of the first of them.
-        lengths: Steps of each.
-        columns: Their rows.
-    """
-
-    first: int
-    lengths: NDArray[np.int64]
-    columns: Columns
+    first: int  # number of the first of them
+    lengths: NDArray[np.int64]  # steps of each
+    columns: Columns  # their rows
 
     def place(self, row: int, more: int) -> tuple[int, int]:
         """Return the episode, and the row within it, of a row of a field."""

@@ -66,65 +66,45 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How a curve of returns went.
+    """How a curve of returns went."""
 
-    Attributes:
-        metric: Which.
-        start: The mean of the first values.
-        end: The mean of the last fifth.
-        best: The highest mean of a fifth.
-        noise: How far values lie apart that ought to be alike.
-        improved: Whether some stretch was clearly better than the start.
-    """
-
-    metric: str
-    start: float
-    end: float
-    best: float
-    noise: float
-    improved: bool
+    metric: str  # which
+    start: float  # the mean of the first values
+    end: float  # the mean of the last fifth
+    best: float  # the highest mean of a fifth
+    noise: float  # how far values lie apart that ought to be alike
+    improved: bool  # whether some stretch was clearly better than the start
 
 
 @dataclass
 class Case:
-    """One run, as far as it is known.
+    """One run, as far as it is known."""
 
-    Attributes:
-        source: The run directory, or the file.
-        kind: "assay", or the format of a foreign log.
-        series: Curves by Assay's names of metrics.
-        columns: Assay's name -> the foreign log's, where one was recognised.
-        unit: What is counted.
-        count: How far the run is; `updates` and `episodes` likewise, None where that is not known.
-        total: How far it was to go.
-        clock: [records, 4]: count, updates, seconds and episodes at each log line.
-        status: As in `run.json`, with `error` why it failed.
-        algorithm: Its name; `env` that of the environment.
-        settings: Hyperparameters by name; `run` the settings of the run.
-        evaluations: Of the stored evaluations: (count, episodes).
-        probe: What the last checkpoint's networks and normalisers are like.
-        threshold: The return from which on the environment counts as solved, if somebody says so.
-    """
-
-    source: Path
-    kind: str
-    series: dict[str, Series]
+    source: Path  # the run directory, or the file
+    kind: str  # "assay", or the format of a foreign log
+    series: dict[str, Series]  # curves by Assay's names of metrics
+    # Assay's name -> the foreign log's, where one was recognised.
     columns: dict[str, str] = field(default_factory=dict)
-    unit: Unit | Literal["rows"] = "env_steps"
+    unit: Unit | Literal["rows"] = "env_steps"  # what is counted
+    # How far the run is; `updates` and `episodes` likewise, None where that is not known.
     count: int = 0
-    total: int | None = None
+    total: int | None = None  # how far it was to go
     updates: int | None = None
     episodes: int | None = None
+    # [records, 4]: count, updates, seconds and episodes at each log line.
     clock: NDArray[np.float64] | None = None
-    status: str | None = None
+    status: str | None = None  # as in `run.json`, with `error` why it failed
     error: str | None = None
-    algorithm: str | None = None
+    algorithm: str | None = None  # its name; `env` that of the environment
     env: str | None = None
+    # Hyperparameters by name; `run` the settings of the run.
     settings: dict[str, Any] = field(default_factory=dict)
     run: dict[str, Any] = field(default_factory=dict)
     made_by_id: bool = True
+    # Of the stored evaluations: (count, episodes).
     evaluations: list[tuple[int, list[dict[str, Any]]]] = field(default_factory=list)
-    probe: Probe | None = None
+    probe: Probe | None = None  # what the last checkpoint's networks and normalisers are like
+    # The return from which on the environment counts as solved, if somebody says so.
     threshold: float | None = None
 
     def get(self, name: str, least: int = 1) -> Series | None:
