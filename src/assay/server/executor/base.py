@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 from assay.core.errors import AssayError
 from assay.server.executor.frames import Blobs, FrameError, Head, pack
 
-LEARNER_HOST = "assay.server.learner.host:LearnerHost"
+LEARNER_HOST = "assay.server.learner.learner:LearnerHost"
 MemoryLimit = int | Literal["auto"] | None  # in MB
 
 _REFUSED = "error"  # the key of an answer that is a refusal

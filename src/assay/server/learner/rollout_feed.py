@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, RolloutNeeds
 from assay.buffers.allocation import Spec, space_spec
-from assay.buffers.rollout import Rollout
-from assay.core.types import State, Tree, action_mask, tree_map
+from assay.buffers.rollout import Finals, Rollout
+from assay.core.types import State, Tree, action_mask, tree_leaves, tree_map
 from assay.functional.distributions import policy_distribution
 from assay.server.client.shield import Flag
 from assay.server.learner.feed import Feed
 from assay.server.learner.imitation import Imitation
-from assay.server.learner.rollout_layout import reorder
 from assay.server.learner.segments import Steps, runs_of
 
 Array = np.ndarray[Any, Any]
@@ -275,3 +274,30 @@ class RolloutFeed(Feed):
         ]
         if self.imitation is not None and "imitation" in state:
             self.imitation.load_state(state["imitation"])
+
+
+def reorder(rollout: Rollout, order: Array, uncut: Array) -> None:
+    """Put the steps of a rollout of one column into another order.
+
+    Args:
+        rollout: What is changed in place.
+        order: [T] the row that comes first, second, ...
+        uncut: [K] rows, in the new order, that are no longer truncated: the next row follows.
+    """
+    for array in tree_leaves(rollout.columns):
+        array[:] = array[order]
+    rollout.truncated[uncut, 0] = False
+    finals = rollout.finals
+    if finals is None:
+        return
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    step = place[finals.step]
+    kept = np.argsort(step)
+    kept = kept[~np.isin(step[kept], uncut)]
+    rollout.finals = None
+    if len(kept):
+        obs, carry = (
+            tree_map(lambda array: array[kept], tree) for tree in (finals.obs, finals.carry)
+        )
+        rollout.finals = Finals(step[kept], finals.env[kept], obs, carry)
