@@ -134,8 +134,9 @@ class Dataset:
     def block(self, first: int, last: int, names: Iterable[str] | None = None) -> Block:
         """Return consecutive episodes, of all fields or of some."""
         wanted = list(self.schema.fields if names is None else names)
-        rows = self._source.block(first, last, wanted)
-        return Block(first, self.lengths[first:last], self._typed(rows))
+        rows, fields = self._source.block(first, last, wanted), self.schema.fields
+        typed = {name: rows[name].astype(fields[name].dtype, copy=False) for name in rows}
+        return Block(first, self.lengths[first:last], typed)
 
     def blocks(
         self, names: Iterable[str] | None = None, rows: int = _BLOCK_ROWS
@@ -304,10 +305,6 @@ class Dataset:
             for name, rows in block.columns.items():
                 targets[name][at[name] : at[name] + len(rows)] = rows
                 at[name] += len(rows)
-
-    def _typed(self, rows: Columns) -> Columns:
-        fields = self.schema.fields
-        return {name: rows[name].astype(fields[name].dtype, copy=False) for name in rows}
 
     # Provenance
 
