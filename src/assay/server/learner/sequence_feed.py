@@ -27,9 +27,8 @@ from assay.core.types import State, Tree, action_mask, tree_map
 from assay.functional import losses
 from assay.functional.recurrent import by_step, chunks_of
 from assay.networks.rnn import Remembering
-from assay.server.learner.feed import remember
-from assay.server.learner.imitation import MINIBATCH, Imitation
-from assay.server.learner.rollout_feed import Piece, RolloutFeed
+from assay.server.learner.rollout_feed import MINIBATCH, Imitation, Piece, RolloutFeed
+from assay.server.learner.segments import remember
 
 Array = np.ndarray[Any, Any]
 
@@ -162,10 +161,7 @@ class SequenceFeed(RolloutFeed):
         carries = self.algorithm.tensors(self._walk(data)[2])
         rows = {"first": data.restarts(), "acted": acted, "action": data.action}
         cut = {k: chunks_of(torch.from_numpy(v).to(device), self.chunk) for k, v in rows.items()}
-        seen = tree_map(
-            lambda x: chunks_of(x, self.chunk),
-            self.algorithm.inputs(data.obs),
-        )
+        seen = tree_map(lambda x: chunks_of(x, self.chunk), self.algorithm.inputs(data.obs))
         examples = torch.nonzero(cut["acted"].any(1)).squeeze(1)
 
         def loss(index: Tensor) -> Tensor:
