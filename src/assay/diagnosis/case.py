@@ -242,11 +242,6 @@ def _rises(values: NDArray[np.float64]) -> float:
 # What rules share: findings with their evidence, and readings of a case
 
 
-def _at(case: Case, metric: str, count: int, value: float) -> str:
-    where = f"{case.columns[metric]} ({metric})" if metric in case.columns else metric
-    return f"{where} is {exact(value)} at {case.unit}={count:,}"
-
-
 def exact(value: float) -> str:
     """Return a number as evidence shows it."""
     if not math.isfinite(value):
@@ -260,7 +255,8 @@ def curve(
 ) -> Finding:  # fmt: skip
     """Return a finding whose evidence is a point of a curve."""
     count = case.count if at is None else at
-    evidence = _at(case, metric, count, value) + (f"; {more}" if more else "")
+    where = f"{case.columns[metric]} ({metric})" if metric in case.columns else metric
+    evidence = f"{where} is {exact(value)} at {case.unit}={count:,}" + (f"; {more}" if more else "")
     return Finding(name, severity, evidence, cause, step, command, metric, count, value)
 
 

@@ -46,29 +46,21 @@ class ServerAwayError(AssayError):
 class AdminClient(AbstractContextManager["AdminClient"]):
     """Calls a server's `Admin` and `Models`."""
 
-    def __init__(self, endpoint: Endpoint, *, seconds: float = _SECONDS) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self.address = endpoint.address
-        self._seconds = seconds
         self._metadata = endpoint.metadata()
         self._channel = endpoint.channel()
         self._admin: Any = rpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
         self._models: Any = rpc.ModelsStub(self._channel)  # type: ignore[no-untyped-call]
 
     @classmethod
-    def open(
-        cls,
-        given: Mapping[str, Any],
-        config: str | Path | None = None,
-        *,
-        seconds: float = _SECONDS,
-    ) -> AdminClient:
+    def open(cls, given: Mapping[str, Any], config: str | Path | None = None) -> AdminClient:
         """Return a client for what the settings of a Python client say.
 
         Args:
             given: Any of `address`, `token`, `token_file`, `tls`, `client`; None counts as not
                 given.
             config: Path of a client's YAML or JSON file, which `given` is laid over.
-            seconds: How long a call may take.
 
         Raises:
             ConfigError: A setting is unknown or does not make sense, or a file cannot be read.
@@ -76,7 +68,7 @@ class AdminClient(AbstractContextManager["AdminClient"]):
         settings = read_config(config, given)
         if settings.client is None:
             settings = settings.model_copy(update={"client": OPERATOR})
-        return cls(Endpoint(settings), seconds=seconds)
+        return cls(Endpoint(settings))
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -169,7 +161,7 @@ class AdminClient(AbstractContextManager["AdminClient"]):
 
     # Calling
 
-    def _about(self, kind: type[T], method: Any, request: Any, seconds: float | None = None) -> T:
+    def _about(self, kind: type[T], method: Any, request: Any, seconds: float = _SECONDS) -> T:
         """Call a method about a policy; a wrong name is answered with the nearest right one."""
         try:
             return self._call(kind, method, request, seconds)
@@ -181,13 +173,12 @@ class AdminClient(AbstractContextManager["AdminClient"]):
             hint = nearest(name, known) if known else "There is none yet: clients register them."
             raise RejectionError(error.reason, f"There is no policy '{name}'.", hint) from None
 
-    def _call(self, kind: type[T], method: Any, request: Any, seconds: float | None = None) -> T:
-        timeout = self._seconds if seconds is None else seconds
+    def _call(self, kind: type[T], method: Any, request: Any, seconds: float = _SECONDS) -> T:
         try:
-            reply: T = method(request, metadata=self._metadata, timeout=timeout)
+            reply: T = method(request, metadata=self._metadata, timeout=seconds)
             return reply
         except grpc.RpcError as error:
-            raise self._failure(error, timeout) from None
+            raise self._failure(error, seconds) from None
 
     def _failure(self, error: Any, timeout: float) -> AssayError:
         refused = rejection_of(error)

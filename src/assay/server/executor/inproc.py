@@ -84,7 +84,9 @@ class InprocHandle(Handle):
         try:
             host = load_host(name)
         except Exception as error:
-            return self._finish_with_next(b"".join(last_words(error)))
+            if self._calls.get() is not None:  # the first call is told
+                self._finish("has crashed", b"".join(last_words(error)))
+            return
         while (item := self._calls.get()) is not None and self._end is None:
             message, reply = item
             pieces, lives = answer(host, *unpack(message))
@@ -94,10 +96,6 @@ class InprocHandle(Handle):
                 reply.set_result(b"".join(pieces))
         if self._end is None:
             close_host(host)
-
-    def _finish_with_next(self, words: bytes) -> None:
-        if self._calls.get() is not None:
-            self._finish("has crashed", words)
 
 
 class InprocExecutor:
