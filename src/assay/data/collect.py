@@ -216,11 +216,10 @@ class _Spool:
         self.lengths.append(steps)
 
     def mapped(self, schema: Schema) -> Columns:
-        steps, episodes = sum(self.lengths), len(self.lengths)
-        found = {}
+        found, shapes = {}, schema.shapes(sum(self.lengths), len(self.lengths))
         for number, (name, one) in enumerate(schema.fields.items()):
-            shape = (steps + one.more * episodes, *one.shape)
-            found[name] = map_rows(self.place / str(number), one.dtype.newbyteorder("<"), shape, 0)
+            file, dtype = self.place / str(number), one.dtype.newbyteorder("<")
+            found[name] = map_rows(file, dtype, shapes[name], 0)
         return found
 
 

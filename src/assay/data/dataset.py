@@ -290,11 +290,9 @@ class Dataset:
                 error.message,
                 "Convert it to HDF5, from which rows are mapped: assay data convert SET SET.hdf5",
             ) from None
-        steps, episodes = len(self), self.num_episodes
-        made = {
-            name: np.empty((steps + one.more * episodes, *one.shape), one.dtype)
-            for name, one in self.schema.fields.items()
-        }
+        fields = self.schema.fields
+        shapes = self.schema.shapes(len(self), self.num_episodes)
+        made = {name: np.empty(shape, fields[name].dtype) for name, shape in shapes.items()}
         self.copy_into(made)
         return made
 

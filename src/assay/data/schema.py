@@ -59,6 +59,11 @@ class Schema:
         """Return the fields that only some datasets have, by their full names."""
         return {name: one for name, one in self.fields.items() if name.startswith(EXTRA)}
 
+    def shapes(self, steps: int, episodes: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each array with the rows of so many steps."""
+        fields = self.fields.items()
+        return {name: (steps + one.more * episodes, *one.shape) for name, one in fields}
+
     def total_bytes(self, steps: int, episodes: int) -> int:
         """Return the bytes of so many steps."""
         return sum(one.row_bytes * (steps + one.more * episodes) for one in self.fields.values())

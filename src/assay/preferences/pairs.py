@@ -74,7 +74,8 @@ def choose_pairs(
             "Give --by disagreement and --model MODEL together.",
         )
     if model is not None:
-        model.require(Spaces(*(one.space for one in _maps(dataset))))
+        observations, actions = _maps(dataset)
+        model.require(Spaces(observations.space, actions.space))
     found = _draw(dataset, length, count * (1 if by == "chance" else _CANDIDATES), rng, episodes)
     if by == "chance":
         return found

@@ -57,14 +57,14 @@ def read(path: Path) -> Dataset:
 
 def write(dataset: Dataset, path: Path) -> None:
     """Write a file whose arrays can be mapped."""
-    h5py = require()
-    steps, episodes = len(dataset), dataset.num_episodes
+    h5py, fields = require(), dataset.schema.fields
+    shapes = dataset.schema.shapes(len(dataset), dataset.num_episodes)
     with h5py.File(path, "w") as file:
         file["header"] = np.frombuffer(header_json(dataset.schema, dataset.metadata), np.uint8)
         file["lengths"] = dataset.lengths
         made = {
-            name: file.create_dataset(name, (steps + one.more * episodes, *one.shape), one.dtype)
-            for name, one in dataset.schema.fields.items()
+            name: file.create_dataset(name, shape, fields[name].dtype)
+            for name, shape in shapes.items()
         }
         dataset.copy_into(made)
 
