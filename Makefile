@@ -95,7 +95,7 @@ docs: setup ## Run every snippet of the documentation
 
 # For who changes assay.proto; its products are committed.
 proto: setup ## Generate the wire format again, after a change of assay.proto
-	$(BIN)/python -m assay.server.protocol.generate
+	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src --grpc_python_out=src assay/server/protocol/assay.proto
 
 # For who adds an algorithm or changes a setting; the stub is committed.
 stubs: setup ## Write the types of `import assay` again, after a change of algorithms

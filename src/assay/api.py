@@ -28,7 +28,7 @@ from assay.envs.vector import Vector
 from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
 from assay.evaluation.game import evaluate_strategy, policy_strategy
 from assay.experts.choose import choose, named
-from assay.experts.learned_reward import LearnedReward
+from assay.experts.reward_model import LearnedReward
 from assay.experts.rewards import chosen_reward
 from assay.loops.config import Look, RunConfig, resolve
 from assay.loops.events import Callback

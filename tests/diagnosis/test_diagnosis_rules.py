@@ -17,8 +17,7 @@ from assay.cli.app import app
 from assay.core import registry
 from assay.diagnosis.case import Case, Finding
 from assay.diagnosis.probe import Probe, Units
-from assay.diagnosis.report import _across_seeds, examine
-from assay.diagnosis.rules import RULES, describe
+from assay.diagnosis.report import RULES, _across_seeds, describe, examine
 from assay.loops.run_settings import OnlineSettings
 
 POINTS = 20

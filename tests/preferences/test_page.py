@@ -20,9 +20,8 @@ from typer.testing import CliRunner
 from assay.cli.app import app
 from assay.core.errors import ConfigError, DataError
 from assay.evaluation.video import redraw
-from assay.preferences.clips import Clips
 from assay.preferences.files import PreferenceSet
-from assay.preferences.page import LabelPage, _handler
+from assay.preferences.page import Clips, LabelPage, _handler
 from assay.preferences.sample import random_source, sample
 
 pytest.importorskip("pygame")

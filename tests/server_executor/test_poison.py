@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from assay.server.poison import Poison
 from assay.server.store.store import Stored
+from assay.server.unconsumed import Poison
 
 
 def batch(position: int) -> Stored:

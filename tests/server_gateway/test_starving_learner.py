@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from assay.cli.app import app
 from assay.server.executor.inproc import InprocExecutor
-from assay.server.gateway.freshness import BACKLOG_SECONDS, STEPS, TOO_OLD, WINDOW, Freshness
+from assay.server.gateway.hosted import BACKLOG_SECONDS, STEPS, TOO_OLD, WINDOW, Freshness
 from assay.server.protocol import assay_pb2 as pb
 from assay.server.supervisor import Patience, Supervisor
 

@@ -19,8 +19,7 @@ from assay.policies.parts import ModelError
 from assay.server import spec as wire
 from assay.server.client.policy import Policy
 from assay.server.learner.building import Canonical, gym_space
-from assay.server.learner.host import LearnerHost
-from assay.server.learner.learner import Learner
+from assay.server.learner.learner import Learner, LearnerHost
 from assay.server.learner.messages import (
     Consume,
     LearnerSettings,

@@ -7,7 +7,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from assay.core.types import Spaces, Transition
-from assay.server.learner.refill_replay import RefillReplay
+from assay.server.learner.replay_feed import RefillReplay
 
 SPACES = Spaces(Box(-1000, 1000, (1,), np.float32), Discrete(2))
 

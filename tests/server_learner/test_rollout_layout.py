@@ -7,7 +7,8 @@ from gymnasium.spaces import Box, Discrete
 
 from assay.buffers.rollout import Rollout
 from assay.core.types import Spaces
-from assay.server.learner.rollout_layout import pad_runs_to_multiple, reorder
+from assay.server.learner.rollout_feed import reorder
+from assay.server.learner.sequence_feed import pad_runs_to_multiple
 
 SPACES = Spaces(Box(-1e6, 1e6, (2,), np.float32), Discrete(4))
 

@@ -38,7 +38,7 @@ def test_quantiles_are_values_that_were_there() -> None:
 
 
 def test_a_histogram_remembers_the_latest_values_of_each_policy() -> None:
-    histogram = Histogram("h", "", ("policy",))
+    histogram = Histogram("h", "", ("policy",), "histogram")
     for value in range(1500):
         histogram.observe(float(value), "a")
     histogram.observe(0.5, "b")
@@ -49,7 +49,7 @@ def test_a_histogram_remembers_the_latest_values_of_each_policy() -> None:
 
 
 def test_a_policys_numbers_are_added_up_over_other_labels() -> None:
-    metric = Metric("m", "", ("policy", "reason"))
+    metric = Metric("m", "", ("policy", "reason"), "counter")
     metric.add(2, "a", "X")
     metric.add(3, "a", "Y")
     metric.add(5, "b", "X")

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from gateway_support import WAIT
 
-from assay.server.admin_client import AdminClient
+from assay.server.admin_client import AdminClient, policy_facts
 from assay.server.gateway.config import ServerConfig, read_config
-from assay.server.policy_view import policy_facts
 from assay.server.store.registry import Verb
 
 PAGE = Path(__file__).parents[2] / "docs" / "server.md"

@@ -76,7 +76,7 @@ def _columns(given: list[str]) -> dict[str, str]:
 
 
 def _list_rules(as_json: bool) -> None:
-    from assay.diagnosis.rules import RULES, describe
+    from assay.diagnosis.report import RULES, describe
 
     rows = [describe(rule) for rule in RULES]
     rows.append(("seed_variance", "Seeds of a group of which some learn and others do not"))

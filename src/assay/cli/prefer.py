@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -45,6 +46,7 @@ Port = Annotated[
 AnnotatorName = Annotated[
     str | None, typer.Option("--annotator", help="Who answers. [default: oracle, or your login]")
 ]
+Without = Annotated[list[str] | None, typer.Option("--without", help="An annotator to leave out.")]
 FitValues = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting of the fit, such as bound=clip."),
@@ -285,9 +287,7 @@ def export(
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE.npz", help="The dataset to write.")
     ] = Path("pairs.npz"),
-    without: Annotated[
-        list[str] | None, typer.Option("--without", help="An annotator to leave out.")
-    ] = None,
+    without: Without = None,
 ) -> None:
     """Write answered pairs as a dataset, to learn a policy from them without a reward model.
 
@@ -313,9 +313,7 @@ def fit(
     out: Annotated[
         Path, typer.Option("--out", metavar="MODEL", help="The directory of the model.")
     ] = Path("reward"),
-    without: Annotated[
-        list[str] | None, typer.Option("--without", help="An annotator to leave out.")
-    ] = None,
+    without: Without = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit a reward to the answers: an ensemble of Bradley-Terry models.
@@ -423,9 +421,7 @@ def loop(
     )  # fmt: skip
     facts = {
         "run": str(made.run.path), "extra_steps": made.extra_steps,
-        "rounds": [
-            {name: getattr(one, name) for name in one.__dataclass_fields__} for one in made.rounds
-        ],
+        "rounds": [asdict(one) for one in made.rounds],
     }  # fmt: skip
     if as_json:
         output.print_json(facts)

@@ -118,7 +118,7 @@ def client_files(directory: Path) -> dict[str, str]:
 @remote
 def policies(server: AdminClient, as_json: AsJson = False) -> None:
     """List the policies of a server."""
-    from assay.server.policy_view import policy_facts
+    from assay.server.admin_client import policy_facts
 
     found = [policy_facts(info) for info in server.policies()]
     if as_json or not found:
@@ -158,7 +158,7 @@ def _channel(facts: dict[str, Any], channel: str) -> str | None:
 @remote
 def policy(server: AdminClient, name: Name, as_json: AsJson = False) -> None:
     """Show a policy: its spec, learner, clients and latest versions."""
-    from assay.server.policy_view import model_facts, policy_facts
+    from assay.server.admin_client import model_facts, policy_facts
 
     details = server.policy(name)
     facts = policy_facts(details.info)
@@ -264,7 +264,7 @@ def delete(
 
 
 def _tell_policy(info: Any, as_json: bool, what: str) -> None:
-    from assay.server.policy_view import policy_facts
+    from assay.server.admin_client import policy_facts
 
     _tell(policy_facts(info), as_json, f"'{info.policy}' {what}.")
 
@@ -337,7 +337,7 @@ def rollback(
 
 
 def _tell_model(info: Any, as_json: bool, what: str) -> None:
-    from assay.server.policy_view import model_facts
+    from assay.server.admin_client import model_facts
 
     _tell(model_facts(info), as_json, f"The channel '{info.channel}' of '{info.policy}' {what}.")
 
@@ -467,7 +467,7 @@ def token_add(
     as_json: AsJson = False,
 ) -> None:
     """Make a token and print it, once: only its hash is kept."""
-    from assay.server.policy_view import token_facts
+    from assay.server.admin_client import token_facts
 
     if not grant:
         raise ConfigError(
@@ -519,7 +519,7 @@ def token_list(
     as_json: AsJson = False,
 ) -> None:
     """List the tokens, without their secrets."""
-    from assay.server.policy_view import token_facts
+    from assay.server.admin_client import token_facts
 
     with _keeper(server, data, store) as keeper:
         found = [token_facts(one) for one in keeper.tokens()]

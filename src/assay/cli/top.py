@@ -27,7 +27,7 @@ def watch(server: AdminClient, *, once: bool, seconds: float, as_json: bool) -> 
     On a terminal the table is redrawn in place. Elsewhere each table is printed below the last.
     If the server goes away meanwhile, wait for it.
     """
-    from assay.server.policy_view import policy_facts
+    from assay.server.admin_client import policy_facts
 
     def look() -> list[dict[str, Any]]:
         return [policy_facts(info) for info in server.policies()]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,7 +21,6 @@ from assay.data.schema import (
     OBS,
     Array,
     Columns,
-    Field,
     Schema,
     check_columns,
     check_lengths,
@@ -118,7 +118,10 @@ def from_transitions(
     lengths = np.diff(ends, prepend=0)
     cut = truncated.copy()
     cut[ends - 1] |= ~terminated[ends - 1]
-    columns = {k: _with_last(rows, after[k], ends) for k, rows in before.items()}
+    # The observation after each episode's last step is put in.
+    columns = {
+        key: np.insert(rows, ends, after[key][ends - 1], axis=0) for key, rows in before.items()
+    }
     columns |= {**steps, "truncated": cut}
     spaces = observation_space, action_space
     return from_columns(columns, lengths, *spaces, metadata=metadata, name=name)
@@ -145,11 +148,6 @@ def _continues(before: Columns, after: Columns) -> NDArray[np.bool_]:
         alike = (after[key][:-1] == rows[1:]).reshape(max(count - 1, 0), -1)
         same[:-1] &= alike.all(axis=1)
     return same
-
-
-def _with_last(rows: Array, after: Array, ends: NDArray[np.intp]) -> Array:
-    """Return the observations with the one after each episode's last step put in."""
-    return np.insert(rows, ends, after[ends - 1], axis=0)
 
 
 def _same_rows(columns: Columns, name: str) -> None:
@@ -183,8 +181,8 @@ def collected(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".collect-", dir=directory) as place:
-            spool = _Spool(Path(place))
-            with spool:
+            with ExitStack() as files:
+                spool = _Spool(Path(place), files)
                 for columns, schema, steps in _checked(
                     episodes, observation_space, action_space, name
                 ):
@@ -201,34 +199,27 @@ def collected(
 class _Spool:
     """A raw file for each field, to which episodes are added."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, place: Path, opened: ExitStack) -> None:
+        self.place, self._opened = place, opened
         self.schema: Schema | None = None
         self.lengths: list[int] = []
         self._files: dict[str, BinaryIO] = {}
-
-    def __enter__(self) -> _Spool:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for file in self._files.values():
-            file.close()
 
     def add(self, columns: Columns, schema: Schema, steps: int) -> None:
         if self.schema is None:
             self.schema = schema
             for number, name in enumerate(schema.fields):
-                self._files[name] = open(self.place / str(number), "wb")
+                file = open(self.place / str(number), "wb")
+                self._files[name] = self._opened.enter_context(file)
         for name, rows in columns.items():
             self._files[name].write(bytes_of(rows))
         self.lengths.append(steps)
 
     def mapped(self, schema: Schema) -> Columns:
-        steps, episodes = sum(self.lengths), len(self.lengths)
-        found = {}
+        found, shapes = {}, schema.shapes(sum(self.lengths), len(self.lengths))
         for number, (name, one) in enumerate(schema.fields.items()):
-            shape = (steps + one.more * episodes, *one.shape)
-            found[name] = map_rows(self.place / str(number), one.dtype.newbyteorder("<"), shape, 0)
+            file, dtype = self.place / str(number), one.dtype.newbyteorder("<")
+            found[name] = map_rows(file, dtype, shapes[name], 0)
         return found
 
 
@@ -256,7 +247,9 @@ def _checked(
             raise DataError(f"Episode {number} of {name} is empty.", "Leave it out.")
         steps = np.array([episode.steps])
         check_columns(schema, columns, steps, where)
-        yield _cast(columns, schema.fields), schema, episode.steps
+        fields = schema.fields.items()
+        typed = {field: columns[field].astype(one.dtype, copy=False) for field, one in fields}
+        yield typed, schema, episode.steps
 
 
 def _flattened(episode: Episode) -> Episode:
@@ -274,18 +267,7 @@ def _flattened(episode: Episode) -> Episode:
                 parts[f"{path}{key}"] = part
 
     walk(episode.obs, "")
-    return Episode(
-        parts,
-        episode.action,
-        episode.reward,
-        episode.terminated,
-        episode.truncated,
-        episode.extras,
-    )
-
-
-def _cast(columns: Columns, fields: Mapping[str, Field]) -> Columns:
-    return {name: columns[name].astype(one.dtype, copy=False) for name, one in fields.items()}
+    return replace(episode, obs=parts)
 
 
 def _nothing(name: str) -> DataError:

@@ -70,17 +70,11 @@ class Source(Protocol):
 
 
 class Block(NamedTuple):
-    """Consecutive episodes.
+    """Consecutive episodes."""
 
-    Attributes:
-        first: Number of the first of them.
-        lengths: Steps of each.
-        columns: Their rows.
-    """
-
-    first: int
-    lengths: NDArray[np.int64]
-    columns: Columns
+    first: int  # number of the first of them
+    lengths: NDArray[np.int64]  # steps of each
+    columns: Columns  # their rows
 
     def place(self, row: int, more: int) -> tuple[int, int]:
         """Return the episode, and the row within it, of a row of a field."""
@@ -140,8 +134,9 @@ class Dataset:
     def block(self, first: int, last: int, names: Iterable[str] | None = None) -> Block:
         """Return consecutive episodes, of all fields or of some."""
         wanted = list(self.schema.fields if names is None else names)
-        rows = self._source.block(first, last, wanted)
-        return Block(first, self.lengths[first:last], self._typed(rows))
+        rows, fields = self._source.block(first, last, wanted), self.schema.fields
+        typed = {name: rows[name].astype(fields[name].dtype, copy=False) for name in rows}
+        return Block(first, self.lengths[first:last], typed)
 
     def blocks(
         self, names: Iterable[str] | None = None, rows: int = _BLOCK_ROWS
@@ -295,11 +290,9 @@ class Dataset:
                 error.message,
                 "Convert it to HDF5, from which rows are mapped: assay data convert SET SET.hdf5",
             ) from None
-        steps, episodes = len(self), self.num_episodes
-        made = {
-            name: np.empty((steps + one.more * episodes, *one.shape), one.dtype)
-            for name, one in self.schema.fields.items()
-        }
+        fields = self.schema.fields
+        shapes = self.schema.shapes(len(self), self.num_episodes)
+        made = {name: np.empty(shape, fields[name].dtype) for name, shape in shapes.items()}
         self.copy_into(made)
         return made
 
@@ -310,10 +303,6 @@ class Dataset:
             for name, rows in block.columns.items():
                 targets[name][at[name] : at[name] + len(rows)] = rows
                 at[name] += len(rows)
-
-    def _typed(self, rows: Columns) -> Columns:
-        fields = self.schema.fields
-        return {name: rows[name].astype(fields[name].dtype, copy=False) for name in rows}
 
     # Provenance
 

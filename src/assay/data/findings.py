@@ -6,7 +6,7 @@ An error means that nothing should learn from it; a warning, that it may not be 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -68,8 +68,9 @@ def validate(source: str | Path | Dataset, env: Any = None) -> list[Finding]:
     """
     try:
         dataset = load(source)
-        observations, actions = _maps(dataset, env)
-        found = list(errors(dataset, observations, actions))
+        own = dataset.schema
+        maps = ObservationMap(own.observation), ActionMap(own.action)
+        found = list(errors(dataset, *(maps if env is None else spaces_of(env))))
         return found + list(_warnings(dataset)) if not found else found
     except DataError as error:  # of the file, or of an episode that is read later
         return [Finding("error", "unreadable", error.message)]
@@ -130,7 +131,7 @@ def _add(
     count = int(bad.reshape(len(bad), -1).any(axis=1).sum())
     known = tallies.get((code, name))
     if known is not None:
-        tallies[code, name] = _more(known, count)
+        tallies[code, name] = replace(known, count=known.count + count)
         return
     place = tuple(np.argwhere(bad)[0].tolist())
     episode, step = block.place(place[0], field.more)
@@ -152,10 +153,6 @@ def _early(tallies: dict[tuple[str, str], Finding], dataset: Dataset, block: Blo
         _add(tallies, dataset, block, name, field, "early_terminal", flags, expected)
 
 
-def _more(known: Finding, count: int) -> Finding:
-    return Finding(**{**asdict(known), "count": known.count + count})
-
-
 def _foreign(
     dataset: Dataset, observations: ObservationMap, actions: ActionMap
 ) -> Iterator[Finding]:
@@ -167,21 +164,19 @@ def _foreign(
         if name not in held:
             parts = ", ".join(one for one in held if one.split("/")[0] == OBS)
             message = f"{dataset.name} lacks '{name}', which is {space}; it holds {parts}."
-            yield Finding("error", "spaces", message, name)
+        elif held[name].shape != tuple(space.shape or ()):
+            message = (
+                f"A row of '{name}' of {dataset.name} has the shape {held[name].shape}; expected "
+                f"{tuple(space.shape or ())}, of {space}."
+            )
+        elif not np.can_cast(held[name].dtype, np.dtype(space.dtype), "same_kind"):
+            message = (
+                f"'{name}' of {dataset.name} is of type {held[name].dtype}; expected "
+                f"{space.dtype}, of {space}."
+            )
+        else:
             continue
-        field, shape = held[name], tuple(space.shape or ())
-        if field.shape != shape:
-            message = (
-                f"A row of '{name}' of {dataset.name} has the shape {field.shape}; expected "
-                f"{shape}, of {space}."
-            )
-            yield Finding("error", "spaces", message, name)
-        elif not np.can_cast(field.dtype, np.dtype(space.dtype), "same_kind"):
-            message = (
-                f"'{name}' of {dataset.name} is of type {field.dtype}; expected {space.dtype}, "
-                f"of {space}."
-            )
-            yield Finding("error", "spaces", message, name)
+        yield Finding("error", "spaces", message, name)
 
 
 def _inside(rows: Array, space: gym.Space[Any]) -> NDArray[np.bool_]:
@@ -226,12 +221,6 @@ def _warnings(dataset: Dataset) -> Iterator[Finding]:
         if field.split("/")[0] == OBS and still == one.low.size:
             message = f"'{field}' of {name} never changes."
             yield Finding("warning", "constant", message, field, count=int(still))
-
-
-def _maps(dataset: Dataset, env: Any) -> tuple[ObservationMap, ActionMap]:
-    if env is None:
-        return ObservationMap(dataset.schema.observation), ActionMap(dataset.schema.action)
-    return spaces_of(env)
 
 
 def spaces_of(env: Any) -> tuple[ObservationMap, ActionMap]:

@@ -34,17 +34,11 @@ MAX_HEADER = 64 << 20  # bytes; the spaces of a camera of 4K with a bound per pi
 
 
 class Field(NamedTuple):
-    """One array of a dataset.
+    """One array of a dataset."""
 
-    Attributes:
-        dtype: Of its values.
-        shape: Of a row.
-        more: Rows that an episode has beyond its steps: 1 for observations.
-    """
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    more: int = 0
+    dtype: np.dtype[Any]  # of its values
+    shape: tuple[int, ...]  # of a row
+    more: int = 0  # rows that an episode has beyond its steps: 1 for observations
 
     @property
     def row_bytes(self) -> int:
@@ -54,22 +48,21 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The spaces of a dataset, and the fields that follow from them.
+    """The spaces of a dataset, and the fields that follow from them."""
 
-    Attributes:
-        observation: One array space, or a flat Dict of such (`arm/joints`).
-        action: A Box, Discrete, MultiDiscrete or MultiBinary.
-        fields: By name.
-    """
-
-    observation: gym.Space[Any]
-    action: gym.Space[Any]
-    fields: Mapping[str, Field]
+    observation: gym.Space[Any]  # one array space, or a flat Dict of such (`arm/joints`)
+    action: gym.Space[Any]  # a Box, Discrete, MultiDiscrete or MultiBinary
+    fields: Mapping[str, Field]  # by name
 
     @property
     def extras(self) -> dict[str, Field]:
         """Return the fields that only some datasets have, by their full names."""
         return {name: one for name, one in self.fields.items() if name.startswith(EXTRA)}
+
+    def shapes(self, steps: int, episodes: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each array with the rows of so many steps."""
+        fields = self.fields.items()
+        return {name: (steps + one.more * episodes, *one.shape) for name, one in fields}
 
     def total_bytes(self, steps: int, episodes: int) -> int:
         """Return the bytes of so many steps."""

@@ -119,7 +119,8 @@ def summarise(source: str | Path | Dataset) -> Summary:
     """
     dataset = load(source)
     fields = dataset.schema.fields
-    returns = np.concatenate([_sums(block) for block in dataset.blocks(["reward"])])
+    rewards = [(one.columns["reward"], one.lengths) for one in dataset.blocks(["reward"])]
+    sums = [np.add.reduceat(rows, np.cumsum(steps) - steps) for rows, steps in rewards]
     ends = _Ends()
     moments = {name: _Moments() for name, one in fields.items() if one.dtype.kind != "b"}
     actions, copies = _Actions(dataset.schema.action), _Copies()
@@ -132,7 +133,7 @@ def summarise(source: str | Path | Dataset) -> Summary:
     return Summary(
         name=dataset.name,
         sha256=dataset.content_hash,
-        returns=returns,
+        returns=np.concatenate(sums),
         lengths=dataset.lengths,
         terminated=ends.terminated,
         truncated=ends.truncated,
@@ -143,10 +144,6 @@ def summarise(source: str | Path | Dataset) -> Summary:
         actions=actions.counts,
         metadata=dataset.metadata,
     )
-
-
-def _sums(block: Block) -> NDArray[np.float64]:
-    return np.add.reduceat(block.columns["reward"], np.cumsum(block.lengths) - block.lengths)
 
 
 class _Ends:

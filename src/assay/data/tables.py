@@ -26,7 +26,7 @@ from assay.data.collect import collected
 from assay.data.dataset import Dataset, Episode
 from assay.data.files import check_target, load, save
 from assay.data.findings import spaces_of
-from assay.data.formats.parquet import import_pyarrow
+from assay.data.formats import parquet as parquet_format
 from assay.data.schema import EXTRA, OBS, Array
 from assay.envs.spaces import ObservationMap
 from assay.runs.files import run_error
@@ -233,7 +233,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    arrow, parquet = import_pyarrow()
+    arrow, parquet = parquet_format.require()
     number = 0
     try:
         with parquet.ParquetFile(path) as file:

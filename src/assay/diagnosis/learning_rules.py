@@ -14,9 +14,6 @@ from assay.diagnosis.case import (
     Finding,
     Severity,
     binned,
-    tail,
-)
-from assay.diagnosis.evidence import (
     curve,
     exact,
     is_discrete,
@@ -24,6 +21,7 @@ from assay.diagnosis.evidence import (
     largest_value,
     lower_rates,
     of_setting,
+    tail,
     too_high,
 )
 from assay.evaluation.formatting import number

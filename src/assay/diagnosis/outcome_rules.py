@@ -11,14 +11,12 @@ from assay.diagnosis.case import (
     Case,
     Finding,
     binned,
-    tail,
-)
-from assay.diagnosis.evidence import (
     curve,
     exact,
     falling_rates,
     main_curve,
     moved,
+    tail,
 )
 from assay.evaluation.formatting import number
 

@@ -23,42 +23,29 @@ _SATURATED = 0.99  # of a tanh
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """How many units of a layer do nothing.
+    """How many units of a layer do nothing."""
 
-    Attributes:
-        layer: Its place in the network, from 1.
-        size: How many units there are.
-        dead: How many give the same on every observation: 0 (relu), or -1 or 1 (tanh).
-        rows: Observations that were looked at.
-    """
-
-    layer: int
-    size: int
-    dead: int
-    rows: int
+    layer: int  # its place in the network, from 1
+    size: int  # how many units there are
+    dead: int  # how many give the same on every observation: 0 (relu), or -1 or 1 (tanh)
+    rows: int  # observations that were looked at
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a checkpoint tells.
+    """What a checkpoint tells."""
 
-    Attributes:
-        path: The checkpoint.
-        units: Of each hidden layer of the policy; empty if it cannot be run here.
-        seen: Observations that the normaliser has seen, None without one.
-        distance: Median over the observations of how far they lie from the normaliser's mean, in
-            its deviations; None without a normaliser.
-        size: Mean absolute value of the largest feature of observations that are not normalised;
-            None with a normaliser, or without observations.
-        choices: Of a Discrete action, None otherwise.
-    """
-
-    path: Path
+    path: Path  # the checkpoint
+    # Of each hidden layer of the policy; empty if it cannot be run here.
     units: tuple[Units, ...] = ()
-    seen: int | None = None
+    seen: int | None = None  # observations that the normaliser has seen, None without one
+    # Median over the observations of how far they lie from the normaliser's mean, in its
+    # deviations; None without a normaliser.
     distance: float | None = None
+    # Mean absolute value of the largest feature of observations that are not normalised; None with
+    # a normaliser, or without observations.
     size: float | None = None
-    choices: int | None = None
+    choices: int | None = None  # of a Discrete action, None otherwise
 
 
 def probe(checkpoints: Path) -> Probe | None:

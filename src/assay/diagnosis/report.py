@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,51 @@ from typing import Any
 import numpy as np
 
 from assay.core.errors import ConfigError
+from assay.diagnosis import learning_rules as learning
+from assay.diagnosis import outcome_rules as outcome
 from assay.diagnosis.case import EVALUATION, RETURN, SEVERITIES, Case, Finding
 from assay.diagnosis.reading import read_log, read_run
-from assay.diagnosis.rules import RULES
 from assay.evaluation.formatting import number
 from assay.runs.directory import group_runs
 
 _LEAST_SEEDS = 3
+
+Rule = Callable[[Case], Finding | None]
+# Each looks at one case for one kind of failure, and returns None where it lacks what it reads. Its
+# name is that of the finding, and the first line of its docstring is what `assay diagnose --rules`
+# prints. The limits were chosen on a few runs, and are measured on others
+# (`benchmarks/diagnosis.py`).
+RULES: tuple[Rule, ...] = (
+    learning.diverged,
+    learning.failed,
+    learning.loss_explodes,
+    learning.values_explode,
+    learning.values_do_not_fit,
+    learning.temperature,
+    learning.learning_rate,
+    learning.policy_does_not_move,
+    learning.entropy_collapse,
+    learning.stays_random,
+    learning.kl_spikes,
+    learning.clip_fraction,
+    learning.discount,
+    learning.replay_ratio,
+    learning.value_support,
+    learning.dead_units,
+    learning.stale_normalizer,
+    learning.inputs_unscaled,
+    outcome.episodes_end_at_once,
+    outcome.no_episode_ends,
+    outcome.no_reward_signal,
+    outcome.always_truncated,
+    outcome.never_improves,
+    outcome.plateau,
+    outcome.collapse_of_returns,
+    outcome.evaluation_gap,
+    outcome.reward_hacking,
+    outcome.slows_down,
+    outcome.bottleneck,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +164,9 @@ def _across_seeds(cases: list[Case]) -> list[Finding]:
             f"assay diagnose {cases[worst].source}", metric, None, float(min(ends)),
         )
     ]  # fmt: skip
+
+
+def describe(rule: Rule) -> tuple[str, str]:
+    """Return a rule's name and what it looks for."""
+    text = (rule.__doc__ or "").strip().partition("\n")[0]
+    return rule.__name__, re.sub(r"\.$", "", text)

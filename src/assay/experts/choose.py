@@ -16,15 +16,12 @@ from assay.loops.run_settings import OBJECT, EpisodeSettings, TaughtSettings
 
 @dataclass(frozen=True, slots=True)
 class Expert:
-    """Whom a run imitates.
+    """Whom a run imitates."""
 
-    Attributes:
-        source: What its loop takes: a `Dataset`, or what makes a teacher for an environment. None
-            where a run imitates nobody.
-        files: What provenance keeps of it, as `RunSettings.files` does.
-    """
-
+    # What its loop takes: a `Dataset`, or what makes a teacher for an environment. None where a run
+    # imitates nobody.
     source: Any = None
+    # What provenance keeps of it, as `RunSettings.files` does.
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 

@@ -6,10 +6,11 @@ even if the place that they came from has changed.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
-from assay.agents import load, required_vector
+from assay.agents import Agent, load, required_vector
 from assay.core.errors import ConfigError, DataError
 from assay.core.seeding import derive_rng
 from assay.data.collect import from_episodes
@@ -20,6 +21,7 @@ from assay.data.files import save
 from assay.evaluation.play import Uniform, play, recorded_space
 from assay.loops.config import RunConfig
 from assay.loops.run_settings import OBJECT, RANDOM, EpisodeSettings, find_run
+from assay.runs import checkpoint
 from assay.runs.directory import RunDirectory
 
 _FILE = "expert.npz"
@@ -90,6 +92,14 @@ def expert_config(config: RunConfig, place: Path) -> RunConfig:
             "Give an expert of the same environment.",
         )
     return other
+
+
+def load_known(place: Path) -> tuple[Agent, str]:
+    """Return the agent of a run, and the SHA-256 of what its last checkpoint says of itself."""
+    agent = load(place)
+    latest = checkpoint.latest(RunDirectory.open(place).checkpoints_path)
+    assert latest is not None  # the agent was loaded from it
+    return agent, hashlib.sha256((latest / checkpoint.MANIFEST).read_bytes()).hexdigest()
 
 
 def _recorded(config: RunConfig, env: Any, episodes: int, place: Path | None) -> Dataset:

@@ -1,30 +1,32 @@
-"""A reward that was fitted to preferences, on the disk: weights, and what is known of them.
+"""Rewards that were learned, and those among them that were fitted to preferences.
 
-A directory with `model.safetensors` and, written last, `reward.json`, which has the hash of the
-first, the settings, what the model was fitted to and how well. Nothing is unpickled.
+The latter are directories with `model.safetensors` and, written last, `reward.json`, which has the
+hash of the first, the settings, what the model was fitted to and how well. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from assay.core.config import Model, parse
-from assay.core.errors import CheckpointError, ConfigError, RunError
-from assay.core.types import State, Tree
+from assay.core.errors import CheckpointError, ConfigError, RunError, SpaceError
+from assay.core.types import Spaces, State, Tree
 from assay.envs.space_codec import space_from_state, space_to_state
 from assay.envs.spaces import ActionMap, ObservationMap
-from assay.experts.learned_reward import LearnedReward
 from assay.networks.normalize import RunningNormalizer
 from assay.networks.reward_ensemble import Bound, RewardEnsemble
 from assay.networks.state_dict import load_module, to_array
+from assay.networks.tensors import to_device
 from assay.runs.checkpoint import state_from_bytes, state_to_bytes
 from assay.runs.files import assay_version, dump_json, read_json_object, write_atomic
 
@@ -32,6 +34,95 @@ FILE = "reward.json"
 FORMAT = "assay-reward-model"
 SCHEMA = 1
 _WEIGHTS = "model.safetensors"
+_CPU = torch.device("cpu")
+
+
+class LearnedReward(ABC):
+    """A reward that was learned, frozen.
+
+    Args:
+        observations: Makes observations canonical.
+        actions: Makes actions canonical.
+        name: For messages.
+
+    Attributes:
+        identity: The same for the same reward.
+        running: 0, or the steps that it was standardised by, where whoever learns from it is to go
+            on with running statistics.
+    """
+
+    identity: str = ""
+    running: int = 0
+
+    def __init__(self, observations: ObservationMap, actions: ActionMap, name: str) -> None:
+        self.observations, self.actions, self.name = observations, actions, name
+
+    @property
+    def spaces(self) -> Spaces:
+        """Return the canonical spaces that it was learned with."""
+        return Spaces(self.observations.space, self.actions.space)
+
+    @abstractmethod
+    def rewards(self, obs: Tree, action: Tensor) -> Tensor:
+        """Return the reward [B] of canonical observations and actions, on their device."""
+
+    def __call__(self, obs: Any, action: Any) -> float:
+        """Return the reward for an action in a state, both in the environment's own units."""
+        return self.one(self.observations, self.actions, obs, action)
+
+    def one(self, observations: ObservationMap, actions: ActionMap, obs: Any, action: Any) -> float:
+        """Return the same, of an environment with these maps."""
+        done = to_device(actions.from_env(np.asarray(action)[None]), _CPU)
+        return float(self.rewards(to_device(observations.one(obs), _CPU), done)[0])
+
+    def require(self, spaces: Spaces) -> None:
+        """Refuse an environment with other spaces than those that it was learned with.
+
+        Raises:
+            SpaceError: They are others.
+        """
+        own = self.spaces
+        for found, expected in (
+            (spaces.observation, own.observation),
+            (spaces.action, own.action),
+        ):
+            if found != expected:
+                raise SpaceError(
+                    f"The environment has the space {found}; the reward of '{self.name}' was "
+                    f"learned with {expected}.",
+                    "Use it in an environment with the same observations and actions.",
+                )
+
+    def wrap(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        """Return the environment with this reward; its own is in `info["env_reward"]`.
+
+        Raises:
+            SpaceError: The environment has other spaces than those that it was learned with.
+        """
+        wrapped = RewardedBy(env, self)
+        self.require(Spaces(wrapped.observations.space, wrapped.actions.space))
+        return wrapped
+
+
+class RewardedBy(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment whose reward is a learned one."""
+
+    def __init__(self, env: gym.Env[Any, Any], reward: LearnedReward) -> None:
+        super().__init__(env)
+        self.observations = ObservationMap(env.observation_space)
+        self.actions = ActionMap(env.action_space)
+        self._reward, self._obs = reward, None
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        self._obs, info = self.env.reset(**options)
+        return self._obs, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take a step, and say what it is worth by the learned reward."""
+        worth = self._reward.one(self.observations, self.actions, self._obs, action)
+        self._obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._obs, worth, terminated, truncated, {**info, "env_reward": float(reward)}
 
 
 class FitSettings(Model):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from assay.agents import Agent, load
+from assay.agents import Agent
 from assay.core.errors import ConfigError
 from assay.core.types import Tree, tree_map
-from assay.experts.learned_reward import LearnedReward
-from assay.experts.reward_model import FILE, load_model
+from assay.experts.episodes import load_known
+from assay.experts.reward_model import FILE, LearnedReward, load_model
 from assay.loops.config import RunConfig
 from assay.loops.run_settings import find_run
-from assay.runs import checkpoint
-from assay.runs.directory import RunDirectory
 
 _FIX = "Give a model of `assay prefer fit`, or a run of gail or airl."
 
@@ -64,15 +61,13 @@ def learned_reward(source: Path | str | Any) -> LearnedReward:
     place = find_run(str(path))
     if place is None:
         raise ConfigError(f"'{path}' is neither a reward model nor a run.", _FIX)
-    agent = load(place)
+    agent, identity = load_known(place)
     if not hasattr(agent.algorithm, "learned_reward"):
         raise ConfigError(
             f"The run '{path}' is of {agent.algorithm.spec.name}, which learns no reward.", _FIX
         )
     made = ImitatedReward(agent, str(path))
-    latest = checkpoint.latest(RunDirectory.open(place).checkpoints_path)
-    assert latest is not None  # the agent was loaded from it
-    made.identity = hashlib.sha256((latest / checkpoint.MANIFEST).read_bytes()).hexdigest()
+    made.identity = identity
     return made
 
 

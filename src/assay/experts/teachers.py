@@ -16,20 +16,18 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from assay.agents import Agent, load
+from assay.agents import Agent
 from assay.core.errors import AssayError, ConfigError, MissingExtraError, SpaceError
 from assay.core.imports import find_named
 from assay.core.types import Spaces, Tree, action_mask, pack, tree_leaves, tree_map
 from assay.data.findings import bounds_of
 from assay.envs.vector import Vector
 from assay.evaluation.play import restored
-from assay.experts.episodes import expert_config
+from assay.experts.episodes import expert_config, load_known
 from assay.loops.collect import random_actions
 from assay.loops.config import RunConfig
 from assay.loops.run_settings import OBJECT, ONNX, RANDOM, TaughtSettings, find_run
 from assay.policies.parts import ONE_INPUT
-from assay.runs import checkpoint
-from assay.runs.directory import RunDirectory
 
 _ROUNDING = 1e-4  # by which an answer may lie beyond a bound, relative to its range
 
@@ -168,10 +166,7 @@ def find_teacher(
     place = find_run(name)
     if place is not None:
         expert_config(config, place)
-        agent = load(place)
-        latest = checkpoint.latest(RunDirectory.open(place).checkpoints_path)
-        assert latest is not None  # the agent was loaded from it
-        digest = _sha256((latest / checkpoint.MANIFEST).read_bytes())
+        agent, digest = load_known(place)
         return lambda env: AgentTeacher(agent, env.spaces, name), _facts(name, digest)
     if name.endswith(ONNX):
         path = Path(name)

@@ -38,15 +38,10 @@ ARRAYS = (".npy", ".npz")
 
 
 class Rows(NamedTuple):
-    """Some rows of a file.
+    """Some rows of a file."""
 
-    Attributes:
-        obs: Canonical observations [N, ...].
-        first: [N] whether an episode begins with the row.
-    """
-
-    obs: Tree
-    first: Array
+    obs: Tree  # canonical observations [N, ...]
+    first: Array  # [N] whether an episode begins with the row
 
 
 def read(
@@ -239,17 +234,11 @@ def _array_place(path: Path, name: str, begin: int) -> Where:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Which columns hold what.
+    """Which columns hold what."""
 
-    Attributes:
-        columns: Of every array.
-        first: The column that is true where an episode begins, or None.
-        episode: The column whose value changes there, or None.
-    """
-
-    columns: dict[str, list[str]]
-    first: str | None
-    episode: str | None
+    columns: dict[str, list[str]]  # of every array
+    first: str | None  # the column that is true where an episode begins, or None
+    episode: str | None  # the column whose value changes there, or None
 
 
 def _from_table(path: Path, observations: ObservationMap, batch: int, kind: str) -> Iterator[Rows]:

@@ -20,7 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError
-from assay.data.formats.parquet import import_pyarrow
+from assay.data.formats import parquet as parquet_format
 from assay.runs.files import replacing
 
 Array = NDArray[Any]
@@ -46,7 +46,7 @@ def check_target(path: Path) -> None:
     if path.is_dir():
         raise ConfigError(f"'{path}' is a directory; expected a file.", "Choose another path.")
     if path.suffix.lower() == ".parquet":
-        import_pyarrow()
+        parquet_format.require()
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def _plain(action: Any) -> Any:
 
 @contextmanager
 def _parquet(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[Write]:
-    arrow, parquet = import_pyarrow()
+    arrow, parquet = parquet_format.require()
     kind = arrow.from_numpy_dtype(dtype)
     for size in reversed(shape):
         kind = arrow.list_(kind, size)

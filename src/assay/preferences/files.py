@@ -50,19 +50,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two segments to compare.
+    """Two segments to compare."""
 
-    Attributes:
-        id: Unique in its set, such as `2-17`.
-        left: One of them.
-        right: The other one.
-        held_out: Whether it is kept to measure models by, and none is fitted to it: both segments
-            are of episodes that all other pairs leave alone.
-    """
-
-    id: str
-    left: Segment
-    right: Segment
+    id: str  # unique in its set, such as `2-17`
+    left: Segment  # one of them
+    right: Segment  # the other one
+    # Whether it is kept to measure models by, and none is fitted to it: both segments are of
+    # episodes that all other pairs leave alone.
     held_out: bool
 
 

@@ -45,15 +45,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """Answers as arrays.
+    """Answers as arrays."""
 
-    Attributes:
-        places: Segments, [K, 2].
-        target: [K] 1 for the left one, 0 for the right one, 0.5 for neither.
-    """
-
-    places: Places
-    target: NDArray[np.float32]
+    places: Places  # segments, [K, 2]
+    target: NDArray[np.float32]  # [K] 1 for the left one, 0 for the right one, 0.5 for neither
 
     def __len__(self) -> int:
         return len(self.target)
@@ -174,17 +169,11 @@ def fit(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The steps that are compared, each once.
+    """The steps that are compared, each once."""
 
-    Attributes:
-        obs: [U, ...], as the networks take them.
-        action: [U, ...].
-        rows: [K, 2, L] which of them the segments of comparisons have.
-    """
-
-    obs: Tree
-    action: torch.Tensor
-    rows: torch.Tensor
+    obs: Tree  # [U, ...], as the networks take them
+    action: torch.Tensor  # [U, ...]
+    rows: torch.Tensor  # [K, 2, L] which of them the segments of comparisons have
 
 
 def _read_steps(model: RewardModel, buffer: DatasetBuffer, steps: NDArray[np.int64]) -> _Seen:

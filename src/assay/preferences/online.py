@@ -45,25 +45,15 @@ _ERRORS = 3.0  # standard errors that it has to have as well
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How comparisons are spread over a run.
+    """How comparisons are spread over a run."""
 
-    Attributes:
-        pairs: Comparisons in all.
-        rounds: Times that the agent's own behaviour is asked about, after random actions.
-        length: Steps of a segment.
-        episodes: Most episodes that the segments of a round are of.
-        by: How pairs are chosen, once there is a model.
-        actor: Whose episodes they are, as of `source_of`.
-        seed: Fixes all of it.
-    """
-
-    pairs: int = 700
-    rounds: int = 4
-    length: int = 25
-    episodes: int = 20
-    by: By = "disagreement"
-    actor: Actor = "policy"
-    seed: int = 1
+    pairs: int = 700  # comparisons in all
+    rounds: int = 4  # times that the agent's own behaviour is asked about, after random actions
+    length: int = 25  # steps of a segment
+    episodes: int = 20  # most episodes that the segments of a round are of
+    by: By = "disagreement"  # how pairs are chosen, once there is a model
+    actor: Actor = "policy"  # whose episodes they are, as of `source_of`
+    seed: int = 1  # fixes all of it
 
     def count(self, number: int) -> int:
         """Return how many pairs a round asks for, the first one of random actions."""
@@ -77,44 +67,26 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What happened with the model of one round.
+    """What happened with the model of one round."""
 
-    Attributes:
-        number: 0 for the one of random actions.
-        env_steps: How far the run was trained with it.
-        comparisons: Those that it was fitted to.
-        accuracy: Share of held-out answers that it predicts.
-        calibration_error: Of its probabilities, on the same answers.
-        true_return: Mean return of the last episodes by the environment's reward.
-        learned_return: The same by the model.
-        hacked: Whether the learned return rose while the true one fell, beyond noise.
-        compared: What that was judged by, in words; empty if there was too little.
-    """
-
-    number: int
-    env_steps: int
-    comparisons: int
-    accuracy: float | None
-    calibration_error: float | None
-    true_return: float | None
-    learned_return: float | None
-    hacked: bool
-    compared: str = ""
+    number: int  # 0 for the one of random actions
+    env_steps: int  # how far the run was trained with it
+    comparisons: int  # those that it was fitted to
+    accuracy: float | None  # share of held-out answers that it predicts
+    calibration_error: float | None  # of its probabilities, on the same answers
+    true_return: float | None  # mean return of the last episodes by the environment's reward
+    learned_return: float | None  # the same by the model
+    hacked: bool  # whether the learned return rose while the true one fell, beyond noise
+    compared: str = ""  # what that was judged by, in words; empty if there was too little
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What the loop made.
+    """What the loop made."""
 
-    Attributes:
-        run: The run.
-        rounds: One after the other.
-        extra_steps: Environment steps that were played to be compared, beside those of the run.
-    """
-
-    run: Run
-    rounds: list[Round]
-    extra_steps: int
+    run: Run  # the run
+    rounds: list[Round]  # one after the other
+    extra_steps: int  # environment steps that were played to be compared, beside those of the run
 
 
 def learn(

@@ -34,9 +34,11 @@ class Places(NamedTuple):
 
 def make_buffer(dataset: Dataset) -> DatasetBuffer:
     """Return a dataset as batches of canonical steps."""
-    schema = dataset.schema
-    maps = ObservationMap(schema.observation), ActionMap(schema.action)
-    return DatasetBuffer(dataset, *maps, gamma=1.0, rng=np.random.default_rng(0))
+    return DatasetBuffer(dataset, *_maps(dataset), gamma=1.0, rng=np.random.default_rng(0))
+
+
+def _maps(dataset: Dataset) -> tuple[ObservationMap, ActionMap]:
+    return ObservationMap(dataset.schema.observation), ActionMap(dataset.schema.action)
 
 
 def choose_pairs(
@@ -72,7 +74,8 @@ def choose_pairs(
             "Give --by disagreement and --model MODEL together.",
         )
     if model is not None:
-        _require_fitting(model, dataset)
+        observations, actions = _maps(dataset)
+        model.require(Spaces(observations.space, actions.space))
     found = _draw(dataset, length, count * (1 if by == "chance" else _CANDIDATES), rng, episodes)
     if by == "chance":
         return found
@@ -84,11 +87,6 @@ def choose_pairs(
     shape = found.episode.shape
     described = _features(buffer, found, length).reshape(*shape, -1)
     return found.take(_spread(described.reshape(shape[0], -1), count, rng))
-
-
-def _require_fitting(model: RewardModel, dataset: Dataset) -> None:
-    schema = dataset.schema
-    model.require(Spaces(ObservationMap(schema.observation).space, ActionMap(schema.action).space))
 
 
 def _draw(

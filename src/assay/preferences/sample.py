@@ -36,20 +36,13 @@ _FIX = "Record episodes with assay data record, and sample from that dataset."
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Episodes to take segments from.
+    """Episodes to take segments from."""
 
-    Attributes:
-        episodes: The episodes.
-        env: The environment's id, "none" if it is not known.
-        env_settings: What else decides which environment it is.
-        facts: What provenance keeps of where they came from.
-        seeds: What each episode was reset with; empty where that is not known.
-    """
-
-    episodes: Dataset
-    env: str
-    env_settings: dict[str, Any]
-    facts: dict[str, Any]
+    episodes: Dataset  # the episodes
+    env: str  # the environment's id, "none" if it is not known
+    env_settings: dict[str, Any]  # what else decides which environment it is
+    facts: dict[str, Any]  # what provenance keeps of where they came from
+    # What each episode was reset with; empty where that is not known.
     seeds: list[int | None] = field(default_factory=list)
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from assay.core.errors import AssayError, MissingExtraError, nearest
 from assay.server.client.config import read_config
 from assay.server.errors import Reason, RejectionError
+from assay.server.protocol import assay_pb2 as pb
 
 try:
     import grpc
@@ -31,6 +33,7 @@ except ImportError as error:
 T = TypeVar("T")
 
 OPERATOR = "operator"
+RETURN, EPISODES = "rollout/return_mean", "server/episodes"
 _SECONDS = 10.0
 _EXPORT_SECONDS = 3600.0
 _ROOM = 10.0  # seconds that a call may take on top of what the server is given
@@ -43,29 +46,21 @@ class ServerAwayError(AssayError):
 class AdminClient(AbstractContextManager["AdminClient"]):
     """Calls a server's `Admin` and `Models`."""
 
-    def __init__(self, endpoint: Endpoint, *, seconds: float = _SECONDS) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self.address = endpoint.address
-        self._seconds = seconds
         self._metadata = endpoint.metadata()
         self._channel = endpoint.channel()
         self._admin: Any = rpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
         self._models: Any = rpc.ModelsStub(self._channel)  # type: ignore[no-untyped-call]
 
     @classmethod
-    def open(
-        cls,
-        given: Mapping[str, Any],
-        config: str | Path | None = None,
-        *,
-        seconds: float = _SECONDS,
-    ) -> AdminClient:
+    def open(cls, given: Mapping[str, Any], config: str | Path | None = None) -> AdminClient:
         """Return a client for what the settings of a Python client say.
 
         Args:
             given: Any of `address`, `token`, `token_file`, `tls`, `client`; None counts as not
                 given.
             config: Path of a client's YAML or JSON file, which `given` is laid over.
-            seconds: How long a call may take.
 
         Raises:
             ConfigError: A setting is unknown or does not make sense, or a file cannot be read.
@@ -73,7 +68,7 @@ class AdminClient(AbstractContextManager["AdminClient"]):
         settings = read_config(config, given)
         if settings.client is None:
             settings = settings.model_copy(update={"client": OPERATOR})
-        return cls(Endpoint(settings), seconds=seconds)
+        return cls(Endpoint(settings))
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -166,7 +161,7 @@ class AdminClient(AbstractContextManager["AdminClient"]):
 
     # Calling
 
-    def _about(self, kind: type[T], method: Any, request: Any, seconds: float | None = None) -> T:
+    def _about(self, kind: type[T], method: Any, request: Any, seconds: float = _SECONDS) -> T:
         """Call a method about a policy; a wrong name is answered with the nearest right one."""
         try:
             return self._call(kind, method, request, seconds)
@@ -178,13 +173,12 @@ class AdminClient(AbstractContextManager["AdminClient"]):
             hint = nearest(name, known) if known else "There is none yet: clients register them."
             raise RejectionError(error.reason, f"There is no policy '{name}'.", hint) from None
 
-    def _call(self, kind: type[T], method: Any, request: Any, seconds: float | None = None) -> T:
-        timeout = self._seconds if seconds is None else seconds
+    def _call(self, kind: type[T], method: Any, request: Any, seconds: float = _SECONDS) -> T:
         try:
-            reply: T = method(request, metadata=self._metadata, timeout=timeout)
+            reply: T = method(request, metadata=self._metadata, timeout=seconds)
             return reply
         except grpc.RpcError as error:
-            raise self._failure(error, timeout) from None
+            raise self._failure(error, seconds) from None
 
     def _failure(self, error: Any, timeout: float) -> AssayError:
         refused = rejection_of(error)
@@ -215,3 +209,87 @@ def _last_part(details: str) -> str:
     """Return the cause at the end of what gRPC says, such as `connection refused`."""
     cause = " ".join(details.split()).rpartition(": ")[2].rstrip(".")
     return cause[:1].lower() + cause[1:160]
+
+
+# Policies, models and tokens in plain words and numbers, for people and for JSON
+
+
+def state_of(info: pb.PolicyInfo) -> str:
+    """Return one word for how a policy is: what an operator set, or else what its learner does."""
+    if info.state == pb.PAUSED:
+        return "paused"
+    if info.state == pb.DELETED:
+        return "deleted"
+    return info.learner.state or "active"
+
+
+def policy_facts(info: pb.PolicyInfo) -> dict[str, Any]:
+    """Return everything about a policy in JSON's own types."""
+    learner, traffic = info.learner, info.traffic
+    metrics = dict(sorted(learner.metrics.items()))
+    return {
+        "policy": info.policy,
+        "state": state_of(info),
+        "spec_hash": info.spec_hash,
+        "newest_version": info.newest_version,
+        "channels": dict(sorted(info.channels.items())),
+        "pinned": list(info.pinned),
+        "steps": info.steps,
+        "batches": info.batches,
+        "bytes": info.bytes,
+        "position": info.position,
+        "cursor": info.cursor,
+        "episodes": int(metrics.get(EPISODES, 0)),
+        "return_mean": metrics.get(RETURN),
+        "notes": list(info.notes),
+        "learner": {
+            "state": learner.state,
+            "behind_batches": learner.behind_batches,
+            "behind_steps": learner.behind_steps,
+            "restarts": learner.restarts,
+            "memory_bytes": learner.memory_bytes,
+            "pid": learner.pid or None,
+            "where": learner.where,
+            "last_error": learner.last_error or None,
+            "metrics": metrics,
+        },
+        "traffic": {
+            "steps_per_second": traffic.steps_per_second,
+            "batches_per_second": traffic.batches_per_second,
+            "version_lag": traffic.version_lag,
+            "sessions": traffic.sessions,
+            "watchers": traffic.watchers,
+            "clients": list(traffic.clients),
+            "ack_p50_seconds": traffic.ack_p50_seconds or None,
+            "ack_p99_seconds": traffic.ack_p99_seconds or None,
+            "duplicates": traffic.duplicates,
+            "rejections": traffic.rejections,
+        },
+    }
+
+
+def model_facts(info: pb.ModelInfo) -> dict[str, Any]:
+    """Return everything about a model but its architecture."""
+    return {
+        "policy": info.policy,
+        "version": info.version,
+        "channel": info.channel or None,
+        "pinned": info.pinned,
+        "epoch": info.epoch,
+        "parent": info.parent or None,
+        "sha256": info.sha256,
+        "size": info.size,
+        "created": datetime.fromtimestamp(info.created, UTC).isoformat() if info.created else None,
+        "metrics": dict(sorted(info.metrics.items())),
+    }
+
+
+def token_facts(info: pb.TokenInfo) -> dict[str, Any]:
+    """Return a token without its secret."""
+    expires = datetime.fromtimestamp(info.expires, UTC).isoformat() if info.expires else None
+    return {
+        "id": info.id,
+        "principal": info.principal,
+        "grants": {grant.policy: sorted(grant.verbs) for grant in info.grants},
+        "expires": expires,
+    }

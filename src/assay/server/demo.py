@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import AssayError
-from assay.server.admin_client import AdminClient, ServerAwayError
-from assay.server.policy_view import policy_facts
+from assay.server.admin_client import AdminClient, ServerAwayError, policy_facts
 
 _START_SECONDS = 120.0
 RESUME_SECONDS = 90.0  # the longest that the end waits for a trainer that was killed

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from assay.core.errors import AssayError
-from assay.server.backlog import Backlog
 from assay.server.errors import Reason, RejectionError, StoreError
 from assay.server.executor.base import (
     Executor,
@@ -46,10 +45,10 @@ from assay.server.learner.messages import (
     Ready,
     Start,
 )
-from assay.server.poison import Poison
 from assay.server.spec import PolicySpec
 from assay.server.store.registry import STABLE, Learner, ModelVersion
 from assay.server.store.store import Store, Stored
+from assay.server.unconsumed import Backlog, Poison
 
 T = TypeVar("T")
 State = Literal["starting", "learning", "idle", "paused", "failed", "stopped"]

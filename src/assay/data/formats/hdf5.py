@@ -18,7 +18,7 @@ from assay.data.dataset import Dataset
 from assay.data.schema import MAX_HEADER, Array, header_json, read_header
 
 
-def import_h5py() -> Any:
+def require() -> Any:
     """Return the package h5py.
 
     Raises:
@@ -31,22 +31,13 @@ def import_h5py() -> Any:
     return h5py
 
 
-def require() -> None:
-    """Refuse to go on without h5py.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
-    import_h5py()
-
-
 def read(path: Path) -> Dataset:
     """Open a file.
 
     Raises:
         DataError: It lacks a field, or holds one that is not plain.
     """
-    h5py, name = import_h5py(), f"'{path}'"
+    h5py, name = require(), f"'{path}'"
     with h5py.File(path, "r") as file:
         found = plain_arrays(file, name)
         if "header" not in found or "lengths" not in found:
@@ -66,14 +57,14 @@ def read(path: Path) -> Dataset:
 
 def write(dataset: Dataset, path: Path) -> None:
     """Write a file whose arrays can be mapped."""
-    h5py = import_h5py()
-    steps, episodes = len(dataset), dataset.num_episodes
+    h5py, fields = require(), dataset.schema.fields
+    shapes = dataset.schema.shapes(len(dataset), dataset.num_episodes)
     with h5py.File(path, "w") as file:
         file["header"] = np.frombuffer(header_json(dataset.schema, dataset.metadata), np.uint8)
         file["lengths"] = dataset.lengths
         made = {
-            name: file.create_dataset(name, (steps + one.more * episodes, *one.shape), one.dtype)
-            for name, one in dataset.schema.fields.items()
+            name: file.create_dataset(name, shape, fields[name].dtype)
+            for name, shape in shapes.items()
         }
         dataset.copy_into(made)
 
@@ -84,7 +75,7 @@ def plain_arrays(group: Any, name: str, prefix: str = "") -> dict[str, Any]:
     Raises:
         DataError: There is a link, or rows that are kept outside of the file, or no numbers.
     """
-    h5py = import_h5py()
+    h5py = require()
     found: dict[str, Any] = {}
     for key in group:
         path, link = f"{prefix}{key}", group.get(key, getlink=True)

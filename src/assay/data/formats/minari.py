@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from assay.core.errors import AssayError, DataError
 from assay.data.dataset import Dataset
-from assay.data.formats.hdf5 import import_h5py, plain_arrays, require
+from assay.data.formats.hdf5 import plain_arrays, require
 from assay.data.schema import (
     EXTRA,
     OBS,
@@ -64,7 +64,7 @@ def read(path: Path) -> Dataset:
         )
     observation, action = (_space(facts, kind, name) for kind in ("observation", "action"))
     file = path / "data" / _FILE
-    with import_h5py().File(file, "r") as opened:
+    with require().File(file, "r") as opened:
         arrays = plain_arrays(opened, name)
         lengths = check_lengths(_lengths(arrays, name), name)
         schema = make_schema(observation, action, _extras(arrays, int(lengths[0])))
@@ -82,7 +82,7 @@ def write(dataset: Dataset, path: Path, dataset_id: str | None = None) -> None:
     """Write a dataset into a new directory."""
     place = path / "data"
     place.mkdir(parents=True)
-    with import_h5py().File(place / _FILE, "w", track_order=True) as file:
+    with require().File(place / _FILE, "w", track_order=True) as file:
         for number, episode in enumerate(dataset.episodes()):
             group = file.create_group(f"episode_{number}")
             group.attrs.update({"id": number, "total_steps": episode.steps})
@@ -127,7 +127,7 @@ class _Episodes:
     def block(self, first: int, last: int, names: Iterable[str]) -> Columns:
         """Read the episodes."""
         parts: dict[str, list[Array]] = {name: [] for name in names}
-        with import_h5py().File(self._file, "r") as file:
+        with require().File(self._file, "r") as file:
             for number in range(first, last):
                 group, where = file[f"episode_{number}"], f"episode {number} of {self._name}"
                 steps = np.array([group["rewards"].shape[0]])

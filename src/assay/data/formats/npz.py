@@ -51,18 +51,14 @@ def read(path: Path) -> Dataset:
 def write(dataset: Dataset, path: Path) -> None:
     """Write a file whose arrays can be mapped."""
     header = np.frombuffer(header_json(dataset.schema, dataset.metadata), np.uint8)
-    steps, episodes = len(dataset), dataset.num_episodes
+    shapes = dataset.schema.shapes(len(dataset), dataset.num_episodes)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, array in (("header", header), ("lengths", dataset.lengths)):
             with _member(archive, name) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
         for name, one in dataset.schema.fields.items():
-            shape = (steps + one.more * episodes, *one.shape)
-            layout = {
-                "descr": one.dtype.newbyteorder("<").str,
-                "fortran_order": False,
-                "shape": shape,
-            }
+            little = one.dtype.newbyteorder("<").str
+            layout = {"descr": little, "fortran_order": False, "shape": shapes[name]}
             with _member(archive, name) as file:
                 np.lib.format.write_array_header_2_0(file, layout)
                 for block in dataset.blocks([name]):

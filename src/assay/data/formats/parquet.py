@@ -34,7 +34,7 @@ _KEY = b"assay"
 _EPISODE = "episode"
 
 
-def import_pyarrow() -> tuple[Any, Any]:
+def require() -> tuple[Any, Any]:
     """Return the packages pyarrow and pyarrow.parquet.
 
     Raises:
@@ -48,22 +48,13 @@ def import_pyarrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def require() -> None:
-    """Refuse to go on without pyarrow.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
-    import_pyarrow()
-
-
 def read(path: Path) -> Dataset:
     """Open a file; row groups are read as they are needed.
 
     Raises:
         DataError: It was not written by `assay.data.save`, or is damaged.
     """
-    _, parquet = import_pyarrow()
+    _, parquet = require()
     name = f"'{path}'"
     with parquet.ParquetFile(path) as file:
         text = (file.schema_arrow.metadata or {}).get(_KEY)
@@ -87,7 +78,7 @@ def read(path: Path) -> Dataset:
 
 def write(dataset: Dataset, path: Path) -> None:
     """Write a file."""
-    arrow, parquet = import_pyarrow()
+    arrow, parquet = require()
     fields = [arrow.field(_EPISODE, arrow.int64())]
     for name, one in dataset.schema.fields.items():
         shape = {b"shape": " ".join(map(str, one.shape)).encode()}
@@ -143,7 +134,7 @@ class _RowGroups:
 
     def block(self, first: int, last: int, names: Iterable[str]) -> Columns:
         """Read the row groups that hold the episodes."""
-        _, parquet = import_pyarrow()
+        _, parquet = require()
         wanted = list(names)
         low = int(np.searchsorted(self._starts, first, side="right")) - 1
         high = int(np.searchsorted(self._starts, last, side="left"))

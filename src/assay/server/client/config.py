@@ -112,10 +112,6 @@ class ClientConfig(ClientSettings):
         host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).strip(".-") or "client"
         return f"{host[:80]}-{os.getpid()}-{next(_count)}"
 
-    def agent_settings(self) -> ClientSettings:
-        """Return what the acting half reads."""
-        return ClientSettings(**{name: getattr(self, name) for name in ClientSettings.model_fields})
-
 
 def read_config(
     source: str | Path | Mapping[str, Any] | None, given: Mapping[str, Any]

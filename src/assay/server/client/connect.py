@@ -315,7 +315,7 @@ def connect(
         observation,
         action,
         settings.safe_action,
-        settings.agent_settings(),
+        settings,
         heuristic=heuristic,
         # Another policy's model may fit the spaces just as well.
         directory=None if settings.models is None else settings.models / spec.name,

@@ -253,26 +253,23 @@ class GrpcTransport:
 
         The same number may come again after a new `open` or `SendAgain`.
         """
-        window = self._window
         if self._trials[seq] >= _TRIES:
-            window.give_up(seq)
             why = f"It ended {_TRIES} sessions, or came back damaged as often."
-            self._events.append(Refused(seq, Reason.MALFORMED, why))
-            return
-        number = window.number(seq)
+            return self._give_up(seq, Reason.MALFORMED, why)
+        number = self._window.number(seq)
         try:
             batch = encode(self._experience(item, number), self._layout, compress=self._zstd)
         except RejectionError as error:
-            window.give_up(seq)
-            self._events.append(Refused(seq, error.reason, error.message))
-            return
+            return self._give_up(seq, error.reason, error.message)
         except Exception as error:  # one item must not keep back all that follow
-            window.give_up(seq)
             why = f"It cannot be sent: {type(error).__name__}: {error}."
-            self._events.append(Refused(seq, Reason.MALFORMED, why))
-            return
+            return self._give_up(seq, Reason.MALFORMED, why)
         self._waiting = (seq, number, batch)
         self._send_waiting()
+
+    def _give_up(self, seq: int, reason: Reason, why: str) -> None:
+        self._window.give_up(seq)
+        self._events.append(Refused(seq, reason, why))
 
     def poll(self, seconds: float) -> Sequence[Event]:
         """Return what came from the server, waiting for it so long at most."""

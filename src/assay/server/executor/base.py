@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import threading
+import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -19,7 +22,7 @@ from typing import Literal, Protocol
 from assay.core.errors import AssayError
 from assay.server.executor.frames import Blobs, FrameError, Head, pack
 
-LEARNER_HOST = "assay.server.learner.host:LearnerHost"
+LEARNER_HOST = "assay.server.learner.learner:LearnerHost"
 MemoryLimit = int | Literal["auto"] | None  # in MB
 
 _REFUSED = "error"  # the key of an answer that is a refusal
@@ -66,8 +69,19 @@ class Host(Protocol):
         """
 
 
-class Handle(Protocol):
-    """A learner, seen from the server. One call at a time; the rest at any time."""
+class Handle(ABC):
+    """A learner, seen from the server. One call at a time; the rest at any time.
+
+    A back end carries a message (`_exchange`), and ends a learner in order or at once.
+    """
+
+    _hung, _broke, _killed = "hung and was killed", "broke the protocol", "was killed by the server"
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._end: str | None = None  # how it ended
+        self._busy_since: float | None = None
+        self._calling = threading.Lock()
 
     def call(
         self, head: Head, blobs: Sequence[bytes] = (), timeout: float | None = None
@@ -84,15 +98,63 @@ class Handle(Protocol):
             LearnerCrashed: It died, was killed, or hung.
             FrameError: The message is too large. The learner did not see it.
         """
+        pieces = pack(head, blobs)
+        with self._calling:
+            self._busy_since = time.monotonic()
+            try:
+                return read_answer(self._name, *self._exchange(pieces, timeout))
+            except TimeoutError:
+                self._finish(self._hung)
+                raise hung(self._name, timeout) from None
+            except FrameError as error:
+                self._finish(self._broke)
+                raise LearnerCrashed(
+                    f"The learner '{self._name}' broke the protocol: {error.message}"
+                ) from None
+            except LearnerCrashed:
+                if self._end is None:
+                    self._finish("has crashed")
+                raise
+            finally:
+                self._busy_since = None
 
+    @abstractmethod
     def health(self) -> Health:
         """Say how it is, without waiting for it."""
 
     def stop(self, timeout: float) -> None:
         """Let it finish its call and end; kill it if it takes longer than `timeout` seconds."""
+        self._let_end(timeout)
+        self._remove("was stopped")
 
     def kill(self) -> None:
         """End it at once. A call that waits for it raises `LearnerCrashed`."""
+        self._remove(self._killed)
+
+    @abstractmethod
+    def _exchange(self, pieces: list[bytes], timeout: float | None) -> tuple[Head, Blobs]:
+        """Send a packed message, and return the answer.
+
+        Raises:
+            LearnerCrashed: The learner is gone.
+            TimeoutError: It does not answer.
+            FrameError: What it answers is not a message.
+        """
+
+    @abstractmethod
+    def _let_end(self, timeout: float) -> None:
+        """Let it finish its call and end, so long at most."""
+
+    @abstractmethod
+    def _finish(self, how: str) -> None:
+        """End it, if it has not ended, and keep how it did in `_end`."""
+
+    def _remove(self, how: str) -> None:
+        """End it for good."""
+        self._finish(how)
+
+    def _note_end(self, how: str) -> None:
+        self._end = self._end or f"The learner '{self._name}' {how}."
 
 
 class Executor(Protocol):

@@ -11,8 +11,6 @@ import contextlib
 import os
 import queue
 import threading
-import time
-from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 
 import psutil
@@ -20,55 +18,44 @@ import psutil
 from assay.server.executor.base import (
     LEARNER_HOST,
     ExecutorError,
+    Handle,
     Health,
     LearnerCrashed,
     MemoryLimit,
     answer,
     close_host,
-    hung,
     last_words,
     load_host,
-    read_answer,
 )
-from assay.server.executor.frames import Blobs, Head, pack, unpack
+from assay.server.executor.frames import Blobs, Head, unpack
 
 _Reply = Future[bytes]
 
 
-class InprocHandle:
+class InprocHandle(Handle):
     """A learner in a thread."""
 
+    _hung, _killed = "hung and was left behind", "was killed"
+
     def __init__(self, name: str, host: str) -> None:
-        self._name = name
+        super().__init__(name)
         self._calls: queue.SimpleQueue[tuple[bytes, _Reply] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # of the next two
-        self._end: str | None = None  # how it ended
+        self._lock = threading.Lock()  # of the end, and of what waits
         self._waiting: _Reply | None = None
-        self._busy_since: float | None = None
         self._thread = threading.Thread(
             target=self._serve, args=(host,), name=f"assay-learner-{name}", daemon=True
         )
         self._thread.start()
 
-    def call(
-        self, head: Head, blobs: Sequence[bytes] = (), timeout: float | None = None
-    ) -> tuple[Head, Blobs]:
-        """Send a message and wait for the answer."""
-        # Packed as for a process of its own, so that both see the same.
-        message = b"".join(pack(head, blobs))
+    def _exchange(self, pieces: list[bytes], timeout: float | None) -> tuple[Head, Blobs]:
         reply: _Reply = Future()
         with self._lock:
             if self._end is not None:
                 raise LearnerCrashed(self._end)
-            self._waiting, self._busy_since = reply, time.monotonic()
-            self._calls.put((message, reply))
-        try:
-            return read_answer(self._name, *unpack(reply.result(timeout)))
-        except TimeoutError:
-            self._finish("hung and was left behind")
-            raise hung(self._name, timeout) from None
-        finally:
-            self._busy_since = None
+            self._waiting = reply
+            # Joined as for a process of its own, so that both see the same.
+            self._calls.put((b"".join(pieces), reply))
+        return unpack(reply.result(timeout))
 
     def health(self) -> Health:
         """Say how it is, without waiting for it."""
@@ -76,26 +63,20 @@ class InprocHandle:
         where = f"thread of process {os.getpid()}"
         return Health(self._end is None, where, os.getpid(), 0, rss, self._busy_since)
 
-    def stop(self, timeout: float) -> None:
-        """Let it finish its call and end; leave it behind if it takes too long."""
+    def _let_end(self, timeout: float) -> None:
         self._calls.put(None)
         self._thread.join(timeout)
-        self._finish("was stopped")
-
-    def kill(self) -> None:
-        """Leave it behind at once."""
-        self._finish("was killed")
 
     def _finish(self, how: str, reply: bytes | None = None) -> None:
         """Take no more calls, and give the one that waits its last answer."""
         with self._lock:
-            self._end = self._end or f"The learner '{self._name}' {how}."
+            self._note_end(how)
             waiting, self._waiting = self._waiting, None
             self._calls.put(None)
         if waiting is not None and not waiting.done():
             with contextlib.suppress(InvalidStateError):  # it may come in just now
                 if reply is None:
-                    waiting.set_exception(LearnerCrashed(self._end))
+                    waiting.set_exception(LearnerCrashed(str(self._end)))
                 else:
                     waiting.set_result(reply)
 
@@ -103,7 +84,9 @@ class InprocHandle:
         try:
             host = load_host(name)
         except Exception as error:
-            return self._finish_with_next(b"".join(last_words(error)))
+            if self._calls.get() is not None:  # the first call is told
+                self._finish("has crashed", b"".join(last_words(error)))
+            return
         while (item := self._calls.get()) is not None and self._end is None:
             message, reply = item
             pieces, lives = answer(host, *unpack(message))
@@ -113,10 +96,6 @@ class InprocHandle:
                 reply.set_result(b"".join(pieces))
         if self._end is None:
             close_host(host)
-
-    def _finish_with_next(self, words: bytes) -> None:
-        if self._calls.get() is not None:
-            self._finish("has crashed", words)
 
 
 class InprocExecutor:

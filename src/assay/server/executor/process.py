@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -25,60 +24,39 @@ from assay.core.system_memory import total_bytes
 from assay.server.executor.base import (
     LEARNER_HOST,
     ExecutorError,
+    Handle,
     Health,
     LearnerCrashed,
     MemoryLimit,
-    hung,
-    read_answer,
 )
-from assay.server.executor.frames import Blobs, FrameError, Head, pack, receive, send
+from assay.server.executor.frames import Blobs, Head, receive, send
 
 _REAP_S = 5.0  # how long a process may take to be gone once its socket is
 
 
-class ProcessHandle:
+class ProcessHandle(Handle):
     """A learner in a process of its own."""
+
+    _broke = "was killed because it broke the protocol"
 
     def __init__(
         self, name: str, process: subprocess.Popen[bytes], link: socket.socket, lifeline: int
     ) -> None:
-        self._name = name
+        super().__init__(name)
         self._process = process
         self._link = link
         self._lifeline: int | None = lifeline  # an end of a pipe, whose closing ends the process
-        self._busy_since: float | None = None
-        self._calling = threading.Lock()
         self._ending = threading.Lock()
-        self._end: str | None = None  # how we ended it, unless it ended by itself
 
-    def call(
-        self, head: Head, blobs: Sequence[bytes] = (), timeout: float | None = None
-    ) -> tuple[Head, Blobs]:
-        """Send a message and wait for the answer."""
-        pieces = pack(head, blobs)
-        with self._calling:
-            self._busy_since = now = time.monotonic()
-            until = math.inf if timeout is None else now + timeout
-            try:
-                send(self._link, pieces, until=until)
-                reply = receive(self._link, until=until)
-            except TimeoutError:
-                self._kill("hung and was killed")
-                raise hung(self._name, timeout) from None
-            except FrameError as error:
-                self._kill("was killed because it broke the protocol")
-                raise LearnerCrashed(
-                    f"The learner '{self._name}' broke the protocol: {error.message}"
-                ) from None
-            except (EOFError, OSError):
-                raise self._death() from None
-            finally:
-                self._busy_since = None
+    def _exchange(self, pieces: list[bytes], timeout: float | None) -> tuple[Head, Blobs]:
+        until = math.inf if timeout is None else time.monotonic() + timeout
         try:
-            return read_answer(self._name, *reply)
-        except LearnerCrashed:
-            self._kill("has crashed")
+            send(self._link, pieces, until=until)
+            return receive(self._link, until=until)
+        except TimeoutError:
             raise
+        except (EOFError, OSError):
+            raise self._death() from None
 
     def health(self) -> Health:
         """Say how it is, without waiting for it."""
@@ -90,21 +68,15 @@ class ProcessHandle:
                 rss = int(psutil.Process(pid).memory_info().rss)
         return Health(alive, f"process {pid}", pid, 0, rss, self._busy_since)
 
-    def stop(self, timeout: float) -> None:
-        """Let it finish its call and end; kill it if it takes longer than `timeout` seconds."""
+    def _let_end(self, timeout: float) -> None:
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_WR)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
-        self._kill("was stopped")
 
-    def kill(self) -> None:
-        """End it at once."""
-        self._kill("was killed by the server")
-
-    def _kill(self, how: str) -> None:
+    def _finish(self, how: str) -> None:
         with self._ending:
-            self._end = self._end or f"The learner '{self._name}' {how}."
+            self._note_end(how)
             self._process.kill()  # Popen knows when it is gone already
             self._process.wait()
             with contextlib.suppress(OSError):
@@ -121,7 +93,7 @@ class ProcessHandle:
             code = None
         if self._end is not None:
             return LearnerCrashed(self._end)
-        self._kill("has crashed")
+        self._finish("has crashed")
         fix = None
         if code is None:
             how = "closed its connection"

@@ -23,7 +23,6 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -32,19 +31,18 @@ from assay.core.errors import MissingExtraError
 from assay.server.executor.base import (
     LEARNER_HOST,
     ExecutorError,
+    Handle,
     Health,
     Host,
     LearnerCrashed,
     MemoryLimit,
     answer,
     close_host,
-    hung,
     last_words,
     load_host,
-    read_answer,
 )
 from assay.server.executor.child import held, limit_memory
-from assay.server.executor.frames import Blobs, FrameError, Head, pack, unpack
+from assay.server.executor.frames import Blobs, Head, unpack
 
 NAMESPACE = "assay"
 _AGAIN_S = 0.1  # between two attempts to reach an actor that is on its way
@@ -103,7 +101,7 @@ class LearnerActor:
         return b"%d" % psutil.Process().memory_info().rss
 
 
-class RayHandle:
+class RayHandle(Handle):
     """A learner on a Ray cluster."""
 
     def __init__(
@@ -115,51 +113,33 @@ class RayHandle:
         known: dict[str, Any],
         restarts: int,
     ) -> None:
+        super().__init__(name)
         self._executor = executor
         self._ray = executor.ray
-        self._name = name
         self._actor = actor
         self._token = token.encode()  # that calls need
         self._pid = int(known["pid"])
         self._node = str(known["node"])
         self._restarts = restarts
-        self._busy_since: float | None = None
-        self._end: str | None = None
         self._lock = threading.Lock()
         self._rss = 0
         self._asked: Any = None
         self._asked_at = 0.0
 
-    def call(
-        self, head: Head, blobs: Sequence[bytes] = (), timeout: float | None = None
-    ) -> tuple[Head, Blobs]:
-        """Send a message and wait for the answer."""
-        message = b"".join(pack(head, blobs))
+    def _exchange(self, pieces: list[bytes], timeout: float | None) -> tuple[Head, Blobs]:
         if self._end is not None:
             raise LearnerCrashed(self._end)
-        self._busy_since = time.monotonic()
+        message = b"".join(pieces)
         try:
             reply = self._ray.get(self._actor.call.remote(self._token, message), timeout=timeout)
         except self._ray.exceptions.GetTimeoutError:
-            self._replace("hung and was killed")
-            raise hung(self._name, timeout) from None
+            raise TimeoutError from None
         except self._ray.exceptions.RayError as error:
             raise self._lost(error) from None
-        finally:
-            self._busy_since = None
         if not reply:
             self._end = self._end or f"Another learner has taken the place of '{self._name}'."
             raise LearnerCrashed(self._end)
-        try:
-            return read_answer(self._name, *unpack(reply))
-        except LearnerCrashed:
-            self._replace("has crashed")
-            raise
-        except FrameError as error:
-            self._replace("broke the protocol")
-            raise LearnerCrashed(
-                f"The learner '{self._name}' broke the protocol: {error.message}"
-            ) from None
+        return unpack(reply)
 
     def health(self) -> Health:
         """Say how it is, by the newest that Ray has told, without waiting for it."""
@@ -172,16 +152,10 @@ class RayHandle:
             alive, where, self._pid, self._restarts, self._rss if alive else 0, self._busy_since
         )
 
-    def stop(self, timeout: float) -> None:
-        """Let it finish its call and end; kill it if it takes longer than `timeout` seconds."""
+    def _let_end(self, timeout: float) -> None:
         if self._end is None:
             with contextlib.suppress(self._ray.exceptions.RayError):
                 self._ray.get(self._actor.close.remote(self._token), timeout=timeout)
-        self._remove("was stopped")
-
-    def kill(self) -> None:
-        """End it at once, and its actor with it."""
-        self._remove("was killed by the server")
 
     def _hear(self) -> None:
         """Take in the news that were asked for, and ask for new ones."""
@@ -205,14 +179,15 @@ class RayHandle:
             self._end = f"Ray has lost the learner '{self._name}' ({place}): {what}"
         return LearnerCrashed(self._end)
 
-    def _replace(self, how: str) -> None:
+    def _finish(self, how: str) -> None:
         """Have Ray begin the actor again; the next `spawn` finds it by its name."""
-        self._end = self._end or f"The learner '{self._name}' {how}."
+        self._note_end(how)
         if self._executor.current(self._name) is self:
             self._ray.kill(self._actor, no_restart=False)
 
     def _remove(self, how: str) -> None:
-        self._end = self._end or f"The learner '{self._name}' {how}."
+        """End it for good, and its actor with it."""
+        self._note_end(how)
         if self._executor.forget(self._name, self):
             self._ray.kill(self._actor)
 

@@ -252,10 +252,11 @@ class Guard:
             return "rollback"  # it does not even answer
         if self.episodes(canary) < least:
             return None
-        assert self._best is not None
-        if self._is_worse(stable, canary) or self._is_worse_than_best(canary):
+        best, beside = self._best, self._measure(stable)
+        assert best is not None
+        if self._is_worse(canary, beside) or self._is_worse(canary, best, lucky=True):
             return "rollback"
-        in_doubt = self._best.mean - self._measure(canary).mean > self._allowed(self._best.mean)
+        in_doubt = best.mean - self._measure(canary).mean > self._allowed(best.mean)
         if in_doubt and self.episodes(canary) < _LONGEST * least:
             return None
         return "promote"
@@ -283,28 +284,22 @@ class Guard:
     def _allowed(self, mean: float) -> float:
         return self.settings.tolerance * abs(mean)
 
-    def _is_worse(self, stable: int, canary: int) -> bool:
-        """Return whether a version is clearly worse than the stable one, measured beside it."""
-        old, new = self._measure(stable), self._measure(canary)
-        doubt = _STANDARD_ERRORS * math.hypot(old.error, new.error)
-        return old.mean - new.mean - doubt > self._allowed(old.mean)
-
-    def _is_worse_than_best(self, canary: int) -> bool:
-        """Return whether a version is clearly worse than the best stable one of late.
+    def _is_worse(self, canary: int, than: _Measured, *, lucky: bool = False) -> bool:
+        """Return whether a version is clearly worse than a stable one.
 
         The best of many was lucky, too: its error is added in full.
         """
-        best, new = self._best, self._measure(canary)
-        assert best is not None
-        doubt = _STANDARD_ERRORS * (best.error + new.error)
-        return best.mean - new.mean - doubt > self._allowed(best.mean)
+        new = self._measure(canary)
+        error = than.error + new.error if lucky else math.hypot(than.error, new.error)
+        doubt = _STANDARD_ERRORS * error
+        return than.mean - new.mean - doubt > self._allowed(than.mean)
 
     def failure(self, stable: int, canary: int) -> Failed:
         """Say why a version that was judged is rolled back."""
         mean, episodes = self.mean(canary), self.episodes(canary)
         judge = self._measure(stable)
         answers = episodes >= self.settings.min_episodes
-        if answers and self._best is not None and not self._is_worse(stable, canary):
+        if answers and self._best is not None and not self._is_worse(canary, judge):
             judge = self._best
         return Failed(
             version=canary,

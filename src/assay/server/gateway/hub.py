@@ -379,8 +379,8 @@ class Hub:
         self.meters.canary_return.set(judge_mean, hosted.name, "stable")
         log.info(
             "%s: version %d is %s (mean return %s against %.4g of version %d)",
-            hosted.name, canary, "promoted" if forwards else "rolled back", _shown(mean),
-            judge_mean, judge,
+            hosted.name, canary, "promoted" if forwards else "rolled back",
+            "-" if mean is None else f"{mean:.4g}", judge_mean, judge,
         )  # fmt: skip
 
     async def snapshot(self, hosted: Hosted, digest: str) -> bytes:
@@ -578,7 +578,3 @@ def answers(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
                 )
 
     return call
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"

@@ -34,10 +34,14 @@ class _Labelled(Generic[T]):
     Safe to use from any thread.
     """
 
-    kind = ""
-
-    def __init__(self, name: str, meaning: str, labels: Sequence[str]) -> None:
-        self.name, self.meaning = name, meaning
+    def __init__(
+        self,
+        name: str,
+        meaning: str,
+        labels: Sequence[str],
+        kind: Literal["counter", "gauge", "histogram"],
+    ) -> None:
+        self.name, self.meaning, self.kind = name, meaning, kind
         self._labels = tuple(labels)
         self._lock = threading.Lock()
         self._values: dict[Labels, T] = {}
@@ -50,16 +54,6 @@ class _Labelled(Generic[T]):
 
 class Metric(_Labelled[float]):
     """A number for each combination of labels; that of a counter only grows."""
-
-    def __init__(
-        self,
-        name: str,
-        meaning: str,
-        labels: Sequence[str],
-        kind: Literal["counter", "gauge"] = "counter",
-    ) -> None:
-        super().__init__(name, meaning, labels)
-        self.kind = kind
 
     def add(self, amount: float, *labels: str) -> None:
         """Add to the number of some labels."""
@@ -99,8 +93,6 @@ class _Observed:
 class Histogram(_Labelled[_Observed]):
     """How long something took, for each combination of labels."""
 
-    kind = "histogram"
-
     def observe(self, value: float, *labels: str) -> None:
         """Count one value."""
         with self._lock:
@@ -133,7 +125,7 @@ class Histogram(_Labelled[_Observed]):
 
 
 def _counter(name: str, meaning: str, *labels: str) -> Metric:
-    return Metric(f"assay_{name}_total", meaning, ("policy", *labels))
+    return Metric(f"assay_{name}_total", meaning, ("policy", *labels), "counter")
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> Metric:
@@ -141,7 +133,7 @@ def _gauge(name: str, meaning: str, *labels: str) -> Metric:
 
 
 def _seconds(name: str, meaning: str) -> Histogram:
-    return Histogram(f"assay_{name}_seconds", meaning, ("policy",))
+    return Histogram(f"assay_{name}_seconds", meaning, ("policy",), "histogram")
 
 
 class Meters:

@@ -31,6 +31,7 @@ PRESET = "preset"
 RUN_SETTINGS = ("env_steps", "num_envs", "seed")
 # Traits of on-policy algorithms that need more than segments of many clients.
 _ALONE = {"levels", "designs"}
+_OTHER = "Choose another: `assay algorithms` lists them."
 IMPORTANCE_CLIP = 1.0  # of algorithms that offer it: clients act with policies out of date
 
 _building = threading.Lock()  # initial weights come from torch's global generator
@@ -86,34 +87,22 @@ def configure(spec: PolicySpec, settings: LearnerSettings) -> RunConfig:
         ConfigError: A setting is unknown, out of range, or the server's to make.
     """
     cls = registry.get(spec.algorithm)
+    named = f"The algorithm '{cls.spec.name}'"
     if cls.spec.loop in ("offline", "game"):
         source = "a file" if cls.spec.loop == "offline" else "the rules of a game"
-        raise ConfigError(
-            f"The algorithm '{cls.spec.name}' learns from {source}, not from clients.",
-            "Choose another: `assay algorithms` lists them.",
-        )
+        raise ConfigError(f"{named} learns from {source}, not from clients.", _OTHER)
     if cls.spec.expert is not None:
-        raise ConfigError(
-            f"The algorithm '{cls.spec.name}' imitates an expert, which a server does not have.",
-            "Choose another: `assay algorithms` lists them.",
-        )
+        raise ConfigError(f"{named} imitates an expert, which a server does not have.", _OTHER)
     if cls.plays_itself:
-        raise ConfigError(
-            f"The algorithm '{cls.spec.name}' searches before it moves, which no client can do.",
-            "Choose another: `assay algorithms` lists them.",
-        )
+        raise ConfigError(f"{named} searches before it moves, which no client can do.", _OTHER)
     given = dict(spec.settings)
-    base = given.pop(PRESET, "")
+    base, without = given.pop(PRESET, ""), "Leave preset out to begin with the defaults."
     if not isinstance(base, str):
-        raise ConfigError(
-            f"preset={base!r}: expected the id of an environment, such as 'CartPole-v1'.",
-            "Leave preset out to begin with the defaults.",
-        )
+        why = "expected the id of an environment, such as 'CartPole-v1'"
+        raise ConfigError(f"preset={base!r}: {why}.", without)
     if base and preset(cls.spec.name, base) == preset(cls.spec.name, ""):
-        raise ConfigError(
-            f"preset={base!r}: there are no shipped settings of {cls.spec.name} for it.",
-            "Leave preset out to begin with the defaults.",
-        )
+        why = f"there are no shipped settings of {cls.spec.name} for it"
+        raise ConfigError(f"preset={base!r}: {why}.", without)
     known = set(cls.Hyperparameters.model_fields)
     for key in given:
         if key in known or key in RUN_SETTINGS:
@@ -172,7 +161,7 @@ def build(config: RunConfig, spaces: Spaces, clock: Clock) -> Algorithm:
             # Its rollouts differ in shape, and each would be compiled again.
             run = config.run.model_copy(update={"compile": False})
             algorithm = build_algorithm(config.model_copy(update={"run": run}), spaces, clock)
-    name, needs = algorithm.spec.name, algorithm.needs
+    named, needs = f"The algorithm '{algorithm.spec.name}'", algorithm.needs
     if isinstance(needs, ReplayNeeds):
         if needs.her is not None:
             raise ConfigError(
@@ -182,20 +171,14 @@ def build(config: RunConfig, spaces: Spaces, clock: Clock) -> Algorithm:
             )
         if needs.sequence is not None:
             raise ConfigError(
-                f"The algorithm '{name}' replays sequences with the memory that acting had, which "
+                f"{named} replays sequences with the memory that acting had, which "
                 "clients do not send.",
                 "Choose recurrent_ppo, or put the recent past into the observation.",
             )
         if algorithm.gives_extras:
-            raise ConfigError(
-                f"The algorithm '{name}' needs more of each step than clients send.",
-                "Choose another: `assay algorithms` lists them.",
-            )
+            raise ConfigError(f"{named} needs more of each step than clients send.", _OTHER)
     elif not isinstance(algorithm.policy.head, StochasticHead) or _ALONE & {*algorithm.spec.traits}:
-        raise ConfigError(
-            f"The algorithm '{name}' cannot learn from segments of many clients.",
-            "Choose another: `assay algorithms` lists them.",
-        )
+        raise ConfigError(f"{named} cannot learn from segments of many clients.", _OTHER)
     lag = config.hyperparameters.get("actor_lag", 0)
     if lag:
         raise ConfigError(

@@ -12,11 +12,10 @@ import numpy as np
 
 from assay.algorithms.base import Algorithm
 from assay.core.types import Clock, State, Tree, tree_leaves, tree_map
-from assay.server.learner.segments import Steps
+from assay.server.learner.segments import Steps, remember
 
 Array = np.ndarray[Any, Any]
 
-MAX_CLIENTS = 10_000  # of whom something is remembered from batch to batch
 COUNTS = (
     "steps",
     "steps_flagged",
@@ -179,14 +178,6 @@ class Feed(ABC):
         scaler.load_state(scaler.state() | {"carry": np.array([carry])})
         self.algorithm.update_reward_stats(reward[:, None], done[:, None])
         remember(self._carries, client, float(scaler.state()["carry"][0]))
-
-
-def remember(table: dict[str, Any], client: str, value: Any) -> None:
-    """Put a value into a table that forgets whoever was silent longest."""
-    table.pop(client, None)
-    table[client] = value
-    if len(table) > MAX_CLIENTS:
-        del table[next(iter(table))]
 
 
 def _digest(obs: Tree) -> str:

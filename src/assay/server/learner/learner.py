@@ -7,11 +7,13 @@ On a CPU the same start and the same batches give the same versions, bit for bit
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from google.protobuf.message import DecodeError
+from torch import nn
 
 from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import seeding
@@ -19,13 +21,18 @@ from assay.core.errors import AssayError, CheckpointError
 from assay.core.types import State
 from assay.policies import description as arch
 from assay.policies.model_file import Snapshot, make_snapshot, parse_snapshot
+from assay.policies.parts import ModelError
 from assay.runs.checkpoint import state_from_bytes, state_to_bytes
 from assay.server.errors import RejectionError
 from assay.server.learner.building import Canonical, build, configure, read_settings
 from assay.server.learner.feed import Feed
 from assay.server.learner.messages import (
+    CHECKPOINT,
+    CONSUME,
     ON_POLICY_LAG,
+    START,
     Consume,
+    Frame,
     LearnerSettings,
     Outcome,
     Publication,
@@ -36,7 +43,6 @@ from assay.server.learner.replay_feed import ReplayFeed
 from assay.server.learner.rollout_feed import RolloutFeed
 from assay.server.learner.segments import EpisodeBook, Steps, read_batch
 from assay.server.learner.sequence_feed import SequenceFeed
-from assay.server.learner.warm_start import load_weights
 from assay.server.spec import read_spec
 from assay.server.tensors import Layout
 
@@ -274,3 +280,70 @@ class Learner:
             raise CheckpointError(
                 f"The checkpoint is not one of this learner: {error!r}."
             ) from None
+
+
+def load_weights(algorithm: Algorithm, snapshot: Snapshot, seen: int) -> None:
+    """Give an algorithm that has just been built the policy of a model file.
+
+    A file has the policy alone: critics, optimizer and replay start from nothing.
+
+    Args:
+        algorithm: It must not have learned anything.
+        snapshot: Of the same policy.
+        seen: Observations that the file's normalisation comes from.
+
+    Raises:
+        CheckpointError: The file is not one of this policy.
+    """
+    modules = list(algorithm.modules.values())
+    # Target networks begin as copies of what they follow, and do so again.
+    copies = [
+        (one, two) for one in modules for two in modules if one is not two and _same(one, two)
+    ]
+    acting = {id(p) for p in algorithm.policy.network.parameters()}
+    try:
+        algorithm.policy.load(snapshot, seen)
+    except ModelError as error:
+        raise CheckpointError(
+            f"The model file is not one of this policy: {error.message}",
+            "Use the version of Assay that published it.",
+        ) from None
+    for source, target in copies:
+        if acting & {id(p) for p in source.parameters()}:
+            target.load_state_dict(source.state_dict())
+
+
+def _same(one: nn.Module, two: nn.Module) -> bool:
+    own, theirs = list(one.parameters()), list(two.parameters())
+    return len(own) == len(theirs) > 0 and all(map(torch.equal, own, theirs))
+
+
+class LearnerHost:
+    """What an executor runs: it dispatches the calls of a supervisor to a `Learner`."""
+
+    def __init__(self) -> None:
+        self._learner: Learner | None = None
+
+    def handle(self, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Frame:
+        """Answer one call.
+
+        Raises:
+            AssayError: A spec or setting cannot be used, or learning failed for a known reason.
+            ValueError: The call is unknown, or comes before `start`.
+        """
+        method = head["method"]
+        if method == START:
+            self._learner = None  # its memory first
+            self._learner = Learner()
+            return self._learner.start(Start.from_frame(head, blobs)).to_frame()
+        if self._learner is None:
+            raise ValueError(f"the call '{method}' came before '{START}'")
+        if method == CONSUME:
+            return self._learner.consume(Consume.from_frame(head, blobs)).to_frame()
+        if method == CHECKPOINT:
+            publication = self._learner.checkpoint()
+            if publication is None:
+                return {"publication": None}, ()
+            inner, parts = publication.to_frame()
+            return {"publication": inner}, parts
+        raise ValueError(f"the call '{method}' is unknown")

@@ -20,16 +20,22 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, RolloutNeeds
 from assay.buffers.allocation import Spec, space_spec
-from assay.buffers.rollout import Rollout
-from assay.core.types import State, Tree, action_mask, tree_map
+from assay.buffers.rollout import Finals, Rollout
+from assay.core.types import State, Tree, action_mask, tree_leaves, tree_map
 from assay.functional.distributions import policy_distribution
+from assay.networks.state_dict import to_array
 from assay.server.client.shield import Flag
 from assay.server.learner.feed import Feed
-from assay.server.learner.imitation import Imitation
-from assay.server.learner.rollout_layout import reorder
 from assay.server.learner.segments import Steps, runs_of
 
 Array = np.ndarray[Any, Any]
+
+# Of the cloning of a heuristic.
+LEARNING_RATE = 1e-3
+EPOCHS = 10
+MINIBATCH = 64
+# The columns of a rollout that a checkpoint has.
+_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "policy_weight", "extras")
 
 
 @dataclass(slots=True)
@@ -231,13 +237,7 @@ class RolloutFeed(Feed):
 
         finals = rollout.finals
         state = super().state() | {
-            "obs": tree_map(waiting, rollout.obs),
-            "action": waiting(rollout.action),
-            "reward": waiting(rollout.reward),
-            "terminated": waiting(rollout.terminated),
-            "truncated": waiting(rollout.truncated),
-            "policy_weight": waiting(rollout.policy_weight),
-            "extras": {name: waiting(array) for name, array in rollout.extras.items()},
+            **{name: tree_map(waiting, rollout.columns[name]) for name in _COLUMNS},
             "flags": waiting(self.flags),
             "finals": None if finals is None else {"step": finals.step, "obs": finals.obs},
             "pieces": [
@@ -259,10 +259,8 @@ class RolloutFeed(Feed):
         def put(to: Array, array: Array) -> None:
             to[:filled] = array
 
-        tree_map(put, rollout.obs, state["obs"])
-        for name in ("action", "reward", "terminated", "truncated", "policy_weight"):
-            put(getattr(rollout, name), state[name])
-        tree_map(put, rollout.extras, state["extras"])
+        for name in _COLUMNS:
+            tree_map(put, rollout.columns[name], state[name])
         put(self.flags, state["flags"])
         rollout.valid[:filled] = True
         if state["finals"] is not None:
@@ -275,3 +273,87 @@ class RolloutFeed(Feed):
         ]
         if self.imitation is not None and "imitation" in state:
             self.imitation.load_state(state["imitation"])
+
+
+def reorder(rollout: Rollout, order: Array, uncut: Array) -> None:
+    """Put the steps of a rollout of one column into another order.
+
+    Args:
+        rollout: What is changed in place.
+        order: [T] the row that comes first, second, ...
+        uncut: [K] rows, in the new order, that are no longer truncated: the next row follows.
+    """
+    for array in tree_leaves(rollout.columns):
+        array[:] = array[order]
+    rollout.truncated[uncut, 0] = False
+    finals = rollout.finals
+    if finals is None:
+        return
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    step = place[finals.step]
+    kept = np.argsort(step)
+    kept = kept[~np.isin(step[kept], uncut)]
+    rollout.finals = None
+    if len(kept):
+        obs, carry = (
+            tree_map(lambda array: array[kept], tree) for tree in (finals.obs, finals.carry)
+        )
+        rollout.finals = Finals(step[kept], finals.env[kept], obs, carry)
+
+
+class Imitation:
+    """Clones a heuristic: while it acts for a client, the policy learns to do what it does.
+
+    The policy gradient leaves these steps out, since the policy did not choose them. Behaviour
+    cloning with an optimizer of its own takes their place, the less the smaller the heuristic's
+    share is, and is silent once the policy acts alone.
+
+    Args:
+        algorithm: Whose policy learns.
+        parameters: Of the policy. What a critic shares with it moves along.
+    """
+
+    def __init__(self, algorithm: Algorithm, parameters: list[nn.Parameter]) -> None:
+        self.algorithm = algorithm
+        self.parameters = parameters
+        self.optimizer = torch.optim.Adam(parameters, LEARNING_RATE)
+
+    def update(
+        self, loss_of: Callable[[Tensor], Tensor], count: int, share: float, size: int = MINIBATCH
+    ) -> None:
+        """Take some epochs over what the heuristic did.
+
+        Args:
+            loss_of: Returns -E[log pi(a|s)] over examples [K], a of the heuristic.
+            count: Of the examples; at least one.
+            share: Of the heuristic in all steps of the rollout; scales the learning rate.
+            size: Examples per minibatch.
+        """
+        self.optimizer.param_groups[0]["lr"] = LEARNING_RATE * share
+        loss = torch.zeros(())
+        for _ in range(EPOCHS):
+            order = torch.from_numpy(self.algorithm.rng.permutation(count))
+            for index in torch.split(order.to(self.algorithm.device), size):
+                loss = loss_of(index)
+                self.optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.algorithm.note(imitation_loss=float(loss.detach()), imitation_share=share)
+
+    def state(self) -> State:
+        """Return the optimizer's moments."""
+        return {
+            str(i): {name: to_array(value) for name, value in self.optimizer.state[p].items()}
+            for i, p in enumerate(self.parameters)
+            if p in self.optimizer.state
+        }
+
+    def load_state(self, state: State) -> None:
+        """Restore what `state` returned."""
+        for i, parameter in enumerate(self.parameters):
+            for name, value in state.get(str(i), {}).items():
+                self.optimizer.state[parameter][name] = torch.as_tensor(np.array(value)).to(
+                    "cpu" if name == "step" else parameter.device
+                )

@@ -16,7 +16,7 @@ from assay.server.tensors import BOOTSTRAP, EVENT, OBS, RAW_ACTION, Layout, deco
 
 Array = np.ndarray[Any, Any]
 
-MAX_CLIENTS = 10_000  # whose running episodes are followed
+MAX_CLIENTS = 10_000  # of whom something is remembered from batch to batch
 
 
 @dataclass(slots=True)
@@ -122,6 +122,14 @@ def runs_of(kept: Array) -> list[tuple[int, int]]:
     return [(begin, end) for begin, end in edges.reshape(-1, 2).tolist()]
 
 
+def remember(table: dict[str, Any], client: str, value: Any) -> None:
+    """Put a value into a table that forgets whoever was silent longest."""
+    table.pop(client, None)
+    table[client] = value
+    if len(table) > MAX_CLIENTS:
+        del table[next(iter(table))]
+
+
 @dataclass(slots=True)
 class _Running:
     """An episode that goes on."""
@@ -146,10 +154,8 @@ class EpisodeBook:
 
     def add(self, steps: Steps) -> None:
         """Count the steps of a batch, and the episodes that end in it."""
-        one = self._running.pop(steps.client, None) or _Running()
-        self._running[steps.client] = one  # the last to be forgotten
-        if len(self._running) > MAX_CLIENTS:
-            del self._running[next(iter(self._running))]
+        one = self._running.get(steps.client) or _Running()
+        remember(self._running, steps.client, one)
         if (steps.episode, steps.start) != (one.episode, one.step):
             self._begin(one, steps.episode, whole=steps.start == 0, step=steps.start)
         for part, over in parts_of(steps.terminated | steps.truncated):

@@ -12,6 +12,7 @@ out of the policy gradient until the client's next episode.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, RolloutNeeds
-from assay.buffers.rollout import Rollout
+from assay.buffers.allocation import Spec
+from assay.buffers.rollout import Finals, Rollout, Runs
 from assay.core.types import State, Tree, action_mask, tree_map
 from assay.functional import losses
 from assay.functional.recurrent import by_step, chunks_of
 from assay.networks.rnn import Remembering
-from assay.server.learner.feed import remember
-from assay.server.learner.imitation import MINIBATCH, Imitation
-from assay.server.learner.rollout_feed import Piece, RolloutFeed
-from assay.server.learner.rollout_layout import pad_runs_to_multiple
+from assay.server.learner.rollout_feed import MINIBATCH, Imitation, Piece, RolloutFeed
+from assay.server.learner.segments import remember
 
 Array = np.ndarray[Any, Any]
 
@@ -161,10 +161,7 @@ class SequenceFeed(RolloutFeed):
         carries = self.algorithm.tensors(self._walk(data)[2])
         rows = {"first": data.restarts(), "acted": acted, "action": data.action}
         cut = {k: chunks_of(torch.from_numpy(v).to(device), self.chunk) for k, v in rows.items()}
-        seen = tree_map(
-            lambda x: chunks_of(x, self.chunk),
-            self.algorithm.inputs(data.obs),
-        )
+        seen = tree_map(lambda x: chunks_of(x, self.chunk), self.algorithm.inputs(data.obs))
         examples = torch.nonzero(cut["acted"].any(1)).squeeze(1)
 
         def loss(index: Tensor) -> Tensor:
@@ -203,3 +200,34 @@ class SequenceFeed(RolloutFeed):
             one["client"]: Memory(tuple(one["place"]), int(one["version"]), one["carry"])
             for one in state["memories"]
         }
+
+
+def pad_runs_to_multiple(rollout: Rollout, begins: Sequence[int], multiple: int) -> Rollout:
+    """Return a copy of a rollout of one column in which every run begins at a multiple.
+
+    Rows in between are not valid. What lies before them must end an episode, or be truncated.
+
+    Args:
+        rollout: What is copied.
+        begins: The first row of every run, ascending from 0.
+        multiple: Where runs may begin; the length of the result is a multiple as well.
+    """
+    counts = np.diff([*begins, rollout.length])
+    rounded = -(-counts // multiple) * multiple
+    # A row moves by all the padding before it.
+    padding = np.cumsum(rounded - counts) - (rounded - counts)
+    moved = np.arange(rollout.length) + np.repeat(padding, counts)
+    extras = {k: Spec(array.shape[2:], array.dtype) for k, array in rollout.extras.items()}
+    wide = Rollout(rollout.spaces, int(rounded.sum()), 1, extras)
+
+    def put(to: Array, array: Array) -> None:
+        to[moved] = array
+
+    tree_map(put, wide.columns, rollout.columns)
+    wide.runs = Runs(moved[list(begins)], np.zeros_like(counts), counts)
+    finals = rollout.finals
+    if finals is not None:
+        obs, carry = (tree_map(np.copy, tree) for tree in (finals.obs, finals.carry))
+        wide.finals = Finals(moved[finals.step], finals.env.copy(), obs, carry)
+    wide.last_obs = tree_map(np.copy, rollout.last_obs)
+    return wide
