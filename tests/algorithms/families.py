@@ -152,7 +152,8 @@ class Learning:
     algorithm: str
     quick: dict[str, Any] = QUICK
     options: dict[str, Any] = OPTIONS
-    highest_returns: tuple[float | None, float | None] = (None, None)  # `v_max` of the two tasks
+    steps: tuple[int, int] = (600, 800)  # for the two tasks
+    highest_returns: tuple[float | None, float | None] = (None, None)  # `v_max` of them
 
     def learns(
         self, env: Any, steps: int, best: float, v_max: float | None, settings: dict[str, Any]
@@ -165,9 +166,9 @@ class Learning:
     @pytest.mark.parametrize("masked", [False, True])
     def test_the_right_answer(self, masked: bool) -> None:
         env = partial(Identity, spaces.Discrete(4), masked=masked)
-        assert self.learns(env, 1200, 8.0, self.highest_returns[0], self.quick)
+        assert self.learns(env, self.steps[0], 8.0, self.highest_returns[0], self.quick)
 
     @pytest.mark.parametrize("every_option", [False, True])
     def test_to_look_ahead(self, every_option: bool) -> None:
         settings = self.quick | (self.options if every_option else {})
-        assert self.learns(Corridor, 1600, 1.0, self.highest_returns[1], settings)
+        assert self.learns(Corridor, self.steps[1], 1.0, self.highest_returns[1], settings)

@@ -296,7 +296,7 @@ def test_learns_tic_tac_toe(seed: int) -> None:
     A network that learns the wrong player's value, or visits of another board, stays there.
     """
     rig = Rig(
-        "alphazero", "tictactoe", seed=seed, num_envs=64, env_steps=12_000, simulations=24,
+        "alphazero", "tictactoe", seed=seed, num_envs=64, env_steps=6_000, simulations=24,
         learning_starts=256, train_every=64, updates=8, batch_size=128, hidden=(128,),
         buffer_size=8000, lr=3e-3,
     )  # fmt: skip

@@ -233,7 +233,7 @@ class TestLearns(Learning):
         "options", [{}, *({k: v} for k, v in OPTIONS.items()), OPTIONS], ids=lambda o: "+".join(o)
     )
     def test_to_look_ahead(self, options: dict[str, Any]) -> None:
-        assert self.learns(Corridor, 1600, 1.0, None, QUICK | options)
+        assert self.learns(Corridor, self.steps[1], 1.0, None, QUICK | options)
 
 
 class Lottery(gym.Env):

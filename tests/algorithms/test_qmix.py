@@ -14,7 +14,7 @@ from assay.testing.algorithms import CannedReplay, Rig, make_batch
 from assay.testing.teams import TeamContract
 
 TWO_STEP = {
-    "num_envs": 8, "env_steps": 3000, "batch_size": 64, "buffer_size": 3000, "lr": 3e-3,
+    "num_envs": 8, "env_steps": 1500, "batch_size": 64, "buffer_size": 3000, "lr": 3e-3,
     "learning_starts": 64, "train_every": 4, "tau": 0.02, "hidden": (32,), "epsilon": 1.0,
 }  # fmt: skip
 

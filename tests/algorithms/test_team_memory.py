@@ -81,7 +81,7 @@ def learner(algorithm: str, steps: int = 100, **settings: Any) -> Rig:
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ippo", "mappo"])
 def test_agents_remember_a_cue(algorithm: str) -> None:
-    rig = learner(algorithm, 12_000, memory="gru", memory_size=16, chunk=8)
+    rig = learner(algorithm, 6_000, memory="gru", memory_size=16, chunk=8)
     assert rig.train().score(50) > 0.95
 
 

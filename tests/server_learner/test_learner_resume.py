@@ -202,7 +202,7 @@ EVERY = [
     ("fqf", Corridor, REPLAY),
     ("dqn", Corridor, REPLAY | {"dueling": True}),
     ("tqc", Point, REPLAY),
-    ("redq", Point, REPLAY),
+    ("redq", Point, REPLAY | {"updates": 4}),  # in place of 20 after every train_every steps
     ("crossq", Point, REPLAY),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib.metadata
 import json
 import math
@@ -44,6 +45,7 @@ def run_error(error: OSError, doing: str) -> RunError:
     return RunError(f"Cannot {doing}: {reason}.", fix)
 
 
+@functools.cache  # every checkpoint holds it, and to find it parses the package's metadata
 def assay_version() -> str:
     """Return the version of the installed package, or "unknown" in a bare source tree."""
     try:

@@ -284,7 +284,10 @@ def quick_compiler() -> Iterator[None]:
     config: Any = importlib.import_module("torch._inductor.config")
     name = "compile_wrapper_opt_level"  # which some versions of torch do not have
     known = hasattr(config.aot_inductor, name)
-    with config.patch({f"aot_inductor.{name}": "O0"}) if known else nullcontext():
+    with (
+        config.patch({f"aot_inductor.{name}": "O0"}) if known else nullcontext(),
+        _plain_tracing(),
+    ):
         yield
 
 
@@ -304,6 +307,24 @@ def traced_steps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compile_cache, "_build", build)
         patch.setattr(compile_cache, "load", lambda path: lambda given: graphs[path](*given))
+        with _plain_tracing():
+            yield
+
+
+@contextmanager
+def _plain_tracing() -> Iterator[None]:
+    """Spare the trace of a step what torch notes of every tensor, which takes half of the time.
+
+    It is of use to compilers only, and these trace the trace again, with tensors that are fake.
+    """
+    module: Any = importlib.import_module("torch.fx.experimental.proxy_tensor")
+    note = module.extract_val
+
+    def note_fake(value: Any, *given: Any, **options: Any) -> Any:
+        return None if type(value) is torch.Tensor else note(value, *given, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "extract_val", note_fake)
         yield
 
 

@@ -24,11 +24,15 @@ def failed_checks(study: Study, name: str = "c1") -> str:
     return "; ".join(check.detail for check in found.checks if not check.passed)
 
 
-@pytest.fixture
-def compared(study: Study, run: Runner) -> Study:
-    """Return a study whose baseline and candidate have honest runs."""
-    run.baseline(study)
-    run.pool(study, "c1")
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Return a study whose baseline and candidate have honest runs; take back what you change."""
+    study = begin(repository(tmp_path_factory.mktemp("compared") / "repository"))
+    propose(study, lr=0.002)
+    with pytest.MonkeyPatch.context() as patch:
+        run = Runner(patch)
+        run.baseline(study)
+        run.pool(study, "c1")
     return study
 
 
@@ -74,9 +78,11 @@ def test_53_other_packages_for_one_arm(tmp_path: Path, run: Runner) -> None:
 
 def test_54_other_hardware_for_one_arm(compared: Study) -> None:
     path = compared.path / "runs/c1-promotion-3/run.json"
-    record = read_json_document(path, RunRecord)
+    honest, record = path.read_bytes(), read_json_document(path, RunRecord)
     write_json_document(path, record.model_copy(update={"gpu": "H200"}))
     assert "c1-promotion-3 ran on H200, base-promotion-1 on no GPU" in failed_checks(compared)
+    path.write_bytes(honest)
+    assert failed_checks(compared) == ""
 
 
 def test_55_a_result_that_is_a_link_to_another_run(
@@ -149,10 +155,12 @@ def test_59_patches_of_what_measures_itself_are_warned_of(tmp_path: Path) -> Non
 def test_60_a_rival_that_is_made_worse_afterwards(compared: Study) -> None:
     """The ledger's numbers decide, and verify names the file."""
     path = compared.path / "runs/base-promotion-1/out/eval.json"
-    honest = compared.history().arm("base", "promotion", "return")
+    text, honest = path.read_text(), compared.history().arm("base", "promotion", "return")
+    assert "base-promotion-1" not in problems(compared)
     path.write_text(json.dumps({"return": 1.0}))
     assert compared.history().arm("base", "promotion", "return") == honest
     assert "base-promotion-1" in problems(compared)
+    path.write_text(text)
 
 
 def test_61_a_module_of_the_patch_that_shadows_the_standard_library(
