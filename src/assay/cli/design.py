@@ -245,9 +245,8 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say what a rule looks for, why, what to do, and show a problem that breaks it."""
-    from assay.design.checks import RULES, known_rule
+    from assay.design.checks import RULES, examples, known_rule
     from assay.design.documents import render
-    from assay.design.explanations import examples
 
     if rule is None:
         rows = [(one.name, one.severity, one.summary) for one in RULES.values()]

@@ -10,15 +10,7 @@ from typing import Any
 
 from assay.design.environment_parts import SHOWN, rules, success
 from assay.design.goal_environment import GOAL_ENV, GOAL_TEST, goal_of
-from assay.design.problem import (
-    Action,
-    ActionPart,
-    Agents,
-    AgentType,
-    Bound,
-    Problem,
-    StateEntry,
-)
+from assay.design.problem import Action, ActionPart, Agents, AgentType, Bound, Problem, StateEntry
 from assay.design.rules import DesignError
 from assay.design.sizes import assumed_steps, limits
 from assay.design.team_environment import team_files

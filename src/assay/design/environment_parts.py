@@ -19,8 +19,7 @@ def rules(problem: Problem, failed: str) -> str:
         failed: The condition of endings that are failures.
     """
     return Template(_RULES).substitute(
-        terms=_terms(problem, failed),
-        endings=_endings(problem, failed),
+        terms=_terms(problem, failed), endings=_endings(problem, failed)
     )
 
 
