@@ -23,11 +23,7 @@ app = typer.Typer(
 
 
 @app.callback()
-def list_runs(
-    ctx: typer.Context,
-    root: RunsRoot = None,
-    as_json: AsJson = False,
-) -> None:
+def list_runs(ctx: typer.Context, root: RunsRoot = None, as_json: AsJson = False) -> None:
     """List runs; `show` and `delete` one of them."""
     if ctx.invoked_subcommand is not None:
         return
@@ -51,11 +47,7 @@ def list_runs(
 
 
 @app.command("show")
-def show(
-    run: RunName,
-    root: RunsRoot = None,
-    as_json: AsJson = False,
-) -> None:
+def show(run: RunName, root: RunsRoot = None, as_json: AsJson = False) -> None:
     """Show a run: its settings, evaluations, checkpoints and where it came from."""
     from assay.runs.checkpoint import list_checkpoints
     from assay.runs.directory import RunDirectory

@@ -38,8 +38,7 @@ Floor = Annotated[
     ),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="A directory for report.md, report.json and pictures."),
+    Path | None, typer.Option("--out", help="A directory for report.md, report.json and pictures.")
 ]
 Pictures = Annotated[str, typer.Option("--pictures", help="Their format: svg or png.")]
 

@@ -79,11 +79,7 @@ class Recall(NativeVectorEnv):
     start_draws = 1
 
     def __init__(
-        self,
-        num_envs: int = 1,
-        max_episode_steps: int = _FOREVER,
-        delay: int = 10,
-        cues: int = 4,
+        self, num_envs: int = 1, max_episode_steps: int = _FOREVER, delay: int = 10, cues: int = 4
     ) -> None:
         require_integer("delay", delay, 0)
         require_integer("cues", cues, 2)
@@ -170,11 +166,7 @@ class Catch(NativeVectorEnv):
     start_draws = 2
 
     def __init__(
-        self,
-        num_envs: int = 1,
-        max_episode_steps: int = _FOREVER,
-        cells: int = 8,
-        blind: int = 0,
+        self, num_envs: int = 1, max_episode_steps: int = _FOREVER, cells: int = 8, blind: int = 0
     ) -> None:
         require_integer("cells", cells, 3)
         require_integer("blind", blind, 0)
@@ -310,9 +302,7 @@ for _name, _single, _class in (
     ("PrisonersDilemma-v0", "make_prisoners_dilemma", "PrisonersDilemma"),
 ):
     gym.register(
-        f"assay/{_name}",
-        entry_point=f"{_GAMES}:{_single}",
-        vector_entry_point=f"{_GAMES}:{_class}",
+        f"assay/{_name}", entry_point=f"{_GAMES}:{_single}", vector_entry_point=f"{_GAMES}:{_class}"
     )
 gym.register(
     "assay/Maze-v0",

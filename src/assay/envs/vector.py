@@ -96,11 +96,7 @@ class Vector:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        name: str,
-        frame_stack: int | None = None,
-        limit: int | None = None,
+        self, backend: Backend, name: str, frame_stack: int | None = None, limit: int | None = None
     ) -> None:
         self.backend = backend
         self.name = name

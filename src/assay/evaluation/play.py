@@ -17,13 +17,7 @@ from assay.data.schema import LOG_PROB
 from assay.envs.limits import EPISODE_BOUND
 from assay.envs.spaces import ObservationMap, TextLeaf
 from assay.envs.vector import Vector
-from assay.evaluation.evaluate import (
-    Agent,
-    PlayedStep,
-    episode_seed,
-    played_steps,
-    rewarded_carry,
-)
+from assay.evaluation.evaluate import Agent, PlayedStep, episode_seed, played_steps, rewarded_carry
 from assay.loops.collect import random_actions
 
 

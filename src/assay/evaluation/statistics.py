@@ -136,12 +136,7 @@ def iqm(scores: ArrayLike, axis: int | None = None) -> float | Floats:
 
 
 def stratified_bootstrap(
-    scores: Scores,
-    statistic: Statistic = iqm,
-    *,
-    rng: Rng,
-    reps: int = 2000,
-    level: float = 0.95,
+    scores: Scores, statistic: Statistic = iqm, *, rng: Rng, reps: int = 2000, level: float = 0.95
 ) -> Interval:
     """Return a statistic of all scores with its bootstrap interval.
 

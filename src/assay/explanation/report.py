@@ -16,12 +16,7 @@ from assay.core.errors import AssayError, ConfigError, require_counts
 from assay.core.images import is_image
 from assay.core.types import action_mask
 from assay.evaluation.video import frames
-from assay.explanation.functions import (
-    Function,
-    policy_function,
-    policy_parameters,
-    same_actions,
-)
+from assay.explanation.functions import Function, policy_function, policy_parameters, same_actions
 from assay.explanation.look import Baseline, Feature, Look
 from assay.explanation.memory import MemoryReport, forgotten, judge_memory
 from assay.explanation.pictures import Frame

@@ -109,13 +109,7 @@ class _Watched:
 
 
 def visit(
-    agent: Agent,
-    vector: Vector,
-    *,
-    episodes: int,
-    seed: int,
-    max_steps: int,
-    forget: bool = False,
+    agent: Agent, vector: Vector, *, episodes: int, seed: int, max_steps: int, forget: bool = False
 ) -> Visited:
     """Play the episodes that an evaluation with this seed plays, and keep their states.
 

@@ -14,10 +14,7 @@ _CHOICES = {
     "attacked_share": "changed by PGD",
     "mean_gap_bound": "mean lower bound of the gap",
 }
-_BOX = {
-    "attacked_move": "moved by PGD",
-    "largest_move_bound": "certified to move by at most",
-}
+_BOX = {"attacked_move": "moved by PGD", "largest_move_bound": "certified to move by at most"}
 
 
 class Part(NamedTuple):
