@@ -408,6 +408,7 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
     # A worker process finds the spec of dm_control again: unpacking it would import dm_control
     # before anything could choose how it renders.
     known = env_id if is_dm_control(spec) else spec
+    make_one: Callable[..., gym.Env[Any, Any]]
     make_one = partial(_make_one_or_explain, known, kwargs, settings, training, limit)
     if asked.remake:
         usual = usual_arguments(asked.remake, spec.entry_point, {**spec.kwargs, **kwargs}, spec.id)

@@ -153,16 +153,21 @@ class EvaluationResult:
             episodes = content["episodes"]
             if not episodes:
                 raise ValueError("it has no episodes")
-            kinds = {"return": np.float64, "length": np.int64, "terminated": np.bool_,
-                     "truncated": np.bool_, "seed": np.int64, "success": np.bool_}  # fmt: skip
-            columns = [
-                np.array([episode[key] for episode in episodes], kind)
-                for key, kind in kinds.items()
-                if key != "success" or key in episodes[0]
-            ]
-            success = columns.pop() if "success" in episodes[0] else None
-            parts = (_by_name(episodes, key) for key in ("agents", "levels"))
-            return cls(int(content["seed"]), *columns, success, *parts)
+
+            def column(key: str, kind: Any) -> NDArray[Any]:
+                return np.array([episode[key] for episode in episodes], kind)
+
+            return cls(
+                int(content["seed"]),
+                column("return", np.float64),
+                column("length", np.int64),
+                column("terminated", np.bool_),
+                column("truncated", np.bool_),
+                column("seed", np.int64),
+                column("success", np.bool_) if "success" in episodes[0] else None,
+                _by_name(episodes, "agents"),
+                _by_name(episodes, "levels"),
+            )
         except KeyError as error:
             raise ValueError(f"it lacks {error}") from None
         except (TypeError, AttributeError) as error:

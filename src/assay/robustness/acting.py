@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from assay.core.types import Action, Tree, action_mask, tree_leaves, tree_map
-from assay.evaluation.evaluate import Agent
+from assay.evaluation.evaluate import Agent, Around
 from assay.functional.layout import box_scale
 from assay.loops.collect import random_actions
 from assay.policies.heads import StochasticHead
-from assay.robustness.disturbed import Around, Sight
+from assay.robustness.disturbed import Sight
 from assay.robustness.gradients import GradientPath, ranges, stacked
 
 Rows = NDArray[np.bool_]
