@@ -276,7 +276,4 @@ def require_spaces(spaces: Spaces, vector: Vector, fix: str = _CHANGED) -> None:
     for what in ("observation", "action"):
         before, after = getattr(spaces, what), getattr(vector.spaces, what)
         if form(before) != form(after):
-            raise ConfigError(
-                f"{what}s are {after}; the run was trained on {before}.",
-                fix,
-            )
+            raise ConfigError(f"{what}s are {after}; the run was trained on {before}.", fix)

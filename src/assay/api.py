@@ -324,13 +324,7 @@ def open_run(path: Path | str, env: Any = None) -> Run:
 
 
 def evaluate_agent(
-    agent: Agent,
-    config: RunConfig,
-    env: Any,
-    episodes: int,
-    seed: int,
-    *,
-    sampled: bool = False,
+    agent: Agent, config: RunConfig, env: Any, episodes: int, seed: int, *, sampled: bool = False
 ) -> EvaluationResult:
     """Evaluate an agent in the environment of a configuration."""
     fix = "Call assay.evaluate(agent.policy, env, ...) with an environment of your own."

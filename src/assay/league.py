@@ -8,7 +8,7 @@ them have played; it is written whole after each pair. `table` makes `table.md`,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -339,10 +339,7 @@ class League:
         return table, paths
 
     def _write(self) -> None:
-        members = [
-            {"name": m.name, "player": m.player, "checkpoint": m.checkpoint, "settings": m.settings}
-            for m in self.members
-        ]
+        members = [asdict(member) for member in self.members]
         content = {
             "format": FORMAT, "game": self.game.name, "members": members, "played": self._played,
         }  # fmt: skip

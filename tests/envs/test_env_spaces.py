@@ -257,3 +257,20 @@ def test_fields_are_named_as_in_flat_files() -> None:
     fields = ObservationMap(nested, mask_size=4).fields("next_obs")
     assert list(fields) == ["next_obs/arm/joints", "next_obs/gear", "next_obs/action_mask"]
     assert fields["next_obs/action_mask"].shape == (4,)
+
+
+def test_observations_are_restored_as_the_environment_gave_them() -> None:
+    space = spaces.Dict(
+        {
+            "grid": spaces.MultiDiscrete([[3, 4], [5, 6]], start=[[1, 2], [3, 4]]),
+            "kind": spaces.Discrete(4, start=-1),
+        }
+    )
+    raw = {"grid": np.array([[[1, 4], [7, 9]], [[3, 2], [3, 4]]]), "kind": np.array([-1, 2])}
+    observations = ObservationMap(space)
+    seen = observations.batch(raw)
+    assert seen["grid"].tolist() == [[0, 2, 4, 5], [2, 0, 0, 0]]
+    for leaf in observations.leaves:
+        back = leaf.restore(seen[leaf.key])
+        assert back.dtype == raw[leaf.key].dtype
+        np.testing.assert_array_equal(back, raw[leaf.key])

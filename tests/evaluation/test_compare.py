@@ -12,8 +12,9 @@ import pytest
 
 from assay.core.errors import ConfigError, RunError
 from assay.evaluation import statistics
-from assay.evaluation.compare import Comparison, arm_names, compare, read_curve
+from assay.evaluation.compare import Comparison, compare
 from assay.evaluation.formatting import number
+from assay.evaluation.run_scores import arm_names, read_curve
 from assay.runs.metrics import MetricsWriter, Record
 
 LOW = [10.0, 12.0, 14.0, 16.0, 18.0]

@@ -19,10 +19,9 @@ from assay.data.collect import from_episodes
 from assay.data.dataset import Dataset, Episode
 from assay.data.files import save
 from assay.envs.spaces import ActionMap, ObservationMap
-from assay.evaluation.behaviour import ClonedBehaviour
 from assay.evaluation.fitted_q import FitSettings
 from assay.evaluation.offline import FQE, OfflineEvaluator, PolicyValue
-from assay.evaluation.on_data import OnData, Recorded
+from assay.evaluation.on_data import ClonedBehaviour, OnData, Recorded
 from assay.networks.encoders import make_encoder
 from assay.policies.heads import DeterministicHead, SquashedHead, StochasticHead
 from assay.policies.policy import Policy

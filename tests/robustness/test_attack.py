@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,12 @@ from assay.networks.heads import AtomHead, AtomMean, DuelingHead, SquashedGaussi
 from assay.networks.normalize import RunningNormalizer
 from assay.policies.heads import DeterministicHead, GreedyHead, SquashedHead, StochasticHead
 from assay.policies.policy import Policy
-from assay.robustness.acting import Anything, ByChance, Overruled, Timed, Urgent, Worst
+from assay.robustness.acting import Overruled, Urgent, anything, by_chance, timed, worst
 from assay.robustness.adversary import Deceiving, shift
 from assay.robustness.attack import Plan, measure_attacks
 from assay.robustness.bounds import Certifier
-from assay.robustness.disturbed import Corners
+from assay.robustness.disturbed import Room, corners
 from assay.robustness.gradients import GradientAttack, GradientPath, margin
-from assay.robustness.room import Room
 
 LOOSE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 THREE = gym.spaces.Discrete(3)
@@ -105,7 +105,7 @@ def test_pgd_stays_within_ball_and_bounds_and_finds_more_than_fgsm_and_chance() 
     rng = np.random.default_rng
     pgd = reached(GradientAttack(path, 0.3, 20, rng(0)))
     fgsm = reached(GradientAttack(path, 0.3, 1, rng(0)))
-    noise = reached(Corners(path.room, 0.3, rng(0)))
+    noise = reached(partial(corners, path.room, 0.3, rng(0)))
     assert (pgd >= noise - 1e-5).float().mean() > 0.97  # one corner of eight is the worst
     assert (pgd >= fgsm - 1e-5).all() and pgd.mean() > fgsm.mean() > noise.mean()
     assert ((pgd > 0).sum()) > 2 * (noise > 0).sum()  # choices that change
@@ -211,7 +211,7 @@ def test_timed_attacks_are_made_where_most_is_at_stake() -> None:
     obs = np.array([[0.1, 0, 0], [3.0, 0, 0], [-5.0, 0, 0], [0.2, 0, 0]], np.float32)
     urgent = Urgent(path, [(row[None], None) for row in obs], 0.5)
     assert urgent(obs, None).tolist() == [False, True, True, False]
-    shown = Timed(lambda obs, carry: obs + 1, urgent)(obs, None)
+    shown = timed(lambda obs, carry: obs + 1, urgent, obs, None)
     assert (shown - obs)[:, 0].tolist() == pytest.approx([0, 1, 1, 0])
     strong = make_policy(
         nn.Sequential(make_encoder(LOOSE, hidden=()), nn.Linear(3, 2), nn.Tanh()),
@@ -222,7 +222,7 @@ def test_timed_attacks_are_made_where_most_is_at_stake() -> None:
     path = GradientPath(strong, room(), states())
     third = Urgent(path, [(row[None], None) for row in rows], 1 / 3)
     assert third(rows, None).tolist() == (decided >= np.sort(decided)[-3]).tolist()
-    chance = ByChance(0.3, np.random.default_rng(0))(np.zeros((10_000, 3)), None)
+    chance = by_chance(0.3, np.random.default_rng(0), np.zeros((10_000, 3)), None)
     assert chance.mean() == pytest.approx(0.3, abs=0.02)
 
 
@@ -231,16 +231,16 @@ def test_overruled_actions() -> None:
     path = GradientPath(policy, room(), states())
     obs = np.tile(np.array([[1.0, 0, 0]], np.float32), (2_000, 1))
     rng = np.random.default_rng(0)
-    agent = Overruled(policy, THREE, Worst(THREE, path), 0.25, rng)
+    agent = Overruled(policy, THREE, partial(worst, THREE, path), 0.25, rng)
     actions = agent.act(obs, None, False).action
     assert set(actions) == {0, 2} and (actions == 2).mean() == pytest.approx(0.25, abs=0.03)
     own = np.array([[1.0, -0.5]], np.float32)
-    assert Worst(TORQUE, None)(obs, None, own).tolist() == [[-2.0, 2.0]]
+    assert worst(TORQUE, None, obs, None, own).tolist() == [[-2.0, 2.0]]
     still: Any = linear_policy([[1.0, 0, 0]])
     still.act = lambda *given: type("A", (), {"action": own, "carry": None, "extras": {}})
-    mixed = Overruled(still, TORQUE, Worst(TORQUE, None), 0.25, rng).act(obs, None, False)
+    mixed = Overruled(still, TORQUE, partial(worst, TORQUE, None), 0.25, rng).act(obs, None, False)
     assert mixed.action.tolist() == [[0.75 * 1.0 - 0.5, 0.75 * -0.5 + 0.5]]
-    drawn = Anything(TORQUE, rng)(obs, None, np.zeros((50, 2)))
+    drawn = anything(TORQUE, rng, obs, None, np.zeros((50, 2)))
     assert drawn.shape == (50, 2) and np.abs(drawn).max() <= 2
 
 

@@ -11,8 +11,8 @@ import pytest
 from assay.core import registry
 from assay.core.errors import ConfigError
 from assay.robustness.bounds import Certifier
+from assay.robustness.disturbed import Room
 from assay.robustness.gradients import GradientAttack, GradientPath
-from assay.robustness.room import Room
 from assay.testing.algorithms import make_algorithm
 
 SEEN = gym.spaces.Box(-5, 5, (3,), np.float32)

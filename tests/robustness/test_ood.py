@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,15 @@ from assay.core.errors import ConfigError
 from assay.core.types import Action
 from assay.envs.make import make_vector
 from assay.evaluation.evaluate import evaluate
-from assay.robustness.disturbed import GaussianNoise, LateStart, Misled, NoisyActions, Watched
+from assay.robustness.disturbed import (
+    LateStart,
+    Misled,
+    NoisyActions,
+    Room,
+    Watched,
+    gaussian_noise,
+)
 from assay.robustness.ood import measure_shifts, parameter_names
-from assay.robustness.room import Room
 from assay.robustness.shifts import PRESETS, Change, preset, read_shifts
 
 
@@ -94,7 +101,7 @@ def test_noise_is_a_share_of_the_spread_that_was_seen() -> None:
     seen = np.concatenate(watched.agent.seen)
     room = watched.room()
     assert room.scales[""] == pytest.approx(seen.std(0), rel=1e-3)
-    noisy = GaussianNoise(room, 0.5, np.random.default_rng(1))
+    noisy = partial(gaussian_noise, room, 0.5, np.random.default_rng(1))
     middle = np.zeros((4000, 3), np.float32)
     moved = noisy(middle, None)
     speed = moved[:, 2]

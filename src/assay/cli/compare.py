@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -57,49 +57,30 @@ def show_comparison(result: Comparison) -> None:
     percent = f"{result.level:.0%} interval"
     budget = "" if result.total is None else f" after {result.total:,} {result.unit}"
     output.say(f"{result.env}{budget}: {result.metric} ({result.at})")
-    output.show(
-        output.table(
-            ("arm", "seeds>", "IQM>", f"{percent}>", "mean>"),
-            [
-                (
-                    arm.name,
-                    len(arm.scores),
-                    number(arm.iqm.point),
-                    bounds(arm.iqm),
-                    number(arm.mean),
-                )
-                for arm in result.arms
-            ],
-        )
-    )
+    arms: list[tuple[Any, ...]] = [
+        (one.name, len(one.scores), number(one.iqm.point), bounds(one.iqm), number(one.mean))
+        for one in result.arms
+    ]
+    output.show(output.table(("arm", "seeds>", "IQM>", f"{percent}>", "mean>"), arms))
     corrected = ", Holm" if len(result.pairs) > 1 else ""
-    output.show(
-        output.table(
-            (
-                f"against {result.arms[0].name}",
-                "difference>",
-                f"{percent}>",
-                "P(better)>",
-                f"{percent}>",
-                "Hedges' g>",
-                f"p (Welch{corrected})>",
-                f"p (permutation{corrected})>",
-            ),
-            [
-                (
-                    pair.name,
-                    signed(pair.difference.point),
-                    bounds(pair.difference),
-                    f"{pair.improvement.point:.2f}",
-                    bounds(pair.improvement, places=2),
-                    "-" if pair.effect != pair.effect else f"{pair.effect:+.2f}",
-                    p_value(pair.welch_p),
-                    p_value(pair.permutation_p),
-                )
-                for pair in result.pairs
-            ],
+    columns = (
+        f"against {result.arms[0].name}", "difference>", f"{percent}>", "P(better)>",
+        f"{percent}>", "Hedges' g>", f"p (Welch{corrected})>", f"p (permutation{corrected})>",
+    )  # fmt: skip
+    pairs = [
+        (
+            pair.name,
+            signed(pair.difference.point),
+            bounds(pair.difference),
+            f"{pair.improvement.point:.2f}",
+            bounds(pair.improvement, places=2),
+            "-" if pair.effect != pair.effect else f"{pair.effect:+.2f}",
+            p_value(pair.welch_p),
+            p_value(pair.permutation_p),
         )
-    )
+        for pair in result.pairs
+    ]
+    output.show(output.table(columns, pairs))
     for pair in result.pairs:
         if pair.changes:
             changed = [f"{key} {old} -> {new}" for key, (old, new) in pair.changes.items()]

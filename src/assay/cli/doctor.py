@@ -60,10 +60,7 @@ class Finding:
     detail: str
 
 
-def doctor(
-    root: RunsRoot = None,
-    as_json: AsJson = False,
-) -> None:
+def doctor(root: RunsRoot = None, as_json: AsJson = False) -> None:
     """Report what is installed here and what is missing.
 
     The exit code is 1 if Assay cannot work here.

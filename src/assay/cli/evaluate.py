@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from assay.evaluation.formatting import bounds, number
 
 if TYPE_CHECKING:
     from assay.api import Run
-    from assay.evaluation.offline import PolicyValue
 
 
 def evaluate(
@@ -85,8 +85,8 @@ def evaluate(
         played = {"--episodes": episodes, "--video": video, "--format": video_format}
         played |= {"--against": against, "--opening": opening, "--levels": levels}
         _refuse(played | {"--set": settings or None}, "without")
-        asked = {"gamma": gamma, "updates": updates}
-        given = {name: value for name, value in asked.items() if value is not None}
+        own = {"gamma": gamma, "updates": updates}
+        given = {name: value for name, value in own.items() if value is not None}
         _offline(runs, offline, root, as_json, sampled=sampled, seed=seed, **given)
         return
     _refuse({"--gamma": gamma, "--updates": updates}, "with")
@@ -94,19 +94,43 @@ def evaluate(
     from assay.core.config import parse_assignments
 
     chosen = parse_assignments(settings or [])
+    asked = _Asked(runs, root, episodes or 100, seed, sampled, chosen, as_json)
     if against is not None:
+        from assay.envs.boards.players import is_player
+
         others = {"--video": video, "--levels": levels, "--sampled": sampled}
         _refuse(others, "without", "--against")
-        _match(runs, against, episodes or 100, seed, opening, chosen, root, as_json)
+        _match(asked, against if is_player(against) else locate(against, root), opening)
         return
     _refuse({"--opening": opening}, "with", "--against")
     if levels is not None:
         _refuse({"--video": video}, "without", "--levels")
-        asked = parse_assignments([f"levels={levels}"])["levels"]
-        _levels(runs, asked, episodes or 100, seed, sampled, chosen, root, as_json)
+        _levels(asked, parse_assignments([f"levels={levels}"])["levels"])
         return
-    film = (video_format or "gif") if video else None
-    _play(runs, episodes or 100, seed, sampled, chosen, film, root, as_json)
+    _play(asked, (video_format or "gif") if video else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Which runs are to play, and how."""
+
+    runs: list[str]
+    root: Path | None
+    episodes: int
+    seed: int
+    sampled: bool
+    settings: dict[str, Any]
+    as_json: bool
+
+    @property
+    def paths(self) -> list[Path]:
+        return _found(self.runs, self.root)
+
+    def printed(self, results: list[dict[str, Any]]) -> bool:
+        """Print the results as JSON, if that is asked for, and return whether it is."""
+        if self.as_json:
+            output.print_json(results[0] if len(results) == 1 else results)
+        return self.as_json
 
 
 def _refuse(options: dict[str, Any], word: str, other: str = "--offline") -> None:
@@ -122,28 +146,20 @@ def _found(runs: list[str], root: Path | None) -> list[Path]:
     return [one.path for run in runs for one in group_runs(locate(run, root))]
 
 
-def _play(
-    runs: list[str],
-    episodes: int,
-    seed: int,
-    sampled: bool,
-    settings: dict[str, Any],
-    video_format: str | None,
-    root: Path | None,
-    as_json: bool,
-) -> None:
+def _play(asked: _Asked, video_format: str | None) -> None:
     from assay.api import open_run
 
     results = []
-    for path in _found(runs, root):
-        opened = open_run(path)
-        measured = opened.evaluate(episodes, seed=seed, sampled=sampled, settings=settings)
+    for path in asked.paths:
+        opened, seed, settings = open_run(path), asked.seed, asked.settings
+        measured = opened.evaluate(
+            asked.episodes, seed=seed, sampled=asked.sampled, settings=settings
+        )
         result = {"run": str(opened.path), **measured.to_json()}
         if video_format is not None:
             result["video"] = str(_film(opened, seed, video_format, settings))
         results.append(result)
-    if as_json:
-        output.print_json(results[0] if len(results) == 1 else results)
+    if asked.printed(results):
         return
     _show(("run",), {(result["run"],): result for result in results})
     for result in results:
@@ -160,26 +176,15 @@ def _play(
             output.say(f"Video: {result['video']}")
 
 
-def _levels(
-    runs: list[str],
-    levels: Any,
-    episodes: int,
-    seed: int,
-    sampled: bool,
-    settings: dict[str, Any],
-    root: Path | None,
-    as_json: bool,
-) -> None:
+def _levels(asked: _Asked, levels: Any) -> None:
     from assay.robustness.levels import evaluate_levels, summary
 
-    results = []
-    for path in _found(runs, root):
-        found = evaluate_levels(
-            path, levels, episodes=episodes, seed=seed, sampled=sampled, settings=settings
-        )
-        results.append({"run": str(path), **summary(found)})
-    if as_json:
-        output.print_json(results[0] if len(results) == 1 else results)
+    play = functools.partial(
+        evaluate_levels, levels=levels, episodes=asked.episodes, seed=asked.seed,
+        sampled=asked.sampled, settings=asked.settings,
+    )  # fmt: skip
+    results = [{"run": str(path), **summary(play(path))} for path in asked.paths]
+    if asked.printed(results):
         return
     rows: dict[tuple[str, ...], dict[str, Any]]
     rows = {(r["run"], name): own for r in results for name, own in r["by_level"].items()}
@@ -191,29 +196,18 @@ def _levels(
         output.say(f"Mean of {count} levels, {result['run']}: {number(result['mean'])}{told}")
 
 
-def _match(
-    runs: list[str],
-    against: str,
-    games: int,
-    seed: int,
-    opening: int | None,
-    settings: dict[str, Any],
-    root: Path | None,
-    as_json: bool,
-) -> None:
-    from assay.envs.boards.players import is_player
+def _match(asked: _Asked, other: str | Path, opening: int | None) -> None:
     from assay.evaluation.matches import OUTCOMES
     from assay.league import evaluate_against
 
-    other = against if is_player(against) else locate(against, root)
-    results = []
-    for path in _found(runs, root):
-        match = evaluate_against(
-            path, other, games=games, seed=seed, opening=opening, settings=settings
-        )
-        results.append({"run": str(path), "against": str(other), **match.to_json()})
-    if as_json:
-        output.print_json(results[0] if len(results) == 1 else results)
+    play = functools.partial(
+        evaluate_against, against=other, games=asked.episodes, seed=asked.seed, opening=opening,
+        settings=asked.settings,
+    )  # fmt: skip
+    results = [
+        {"run": str(path), "against": str(other), **play(path).to_json()} for path in asked.paths
+    ]
+    if asked.printed(results):
         return
     rows = []
     for result in results:
@@ -246,11 +240,12 @@ def _offline(runs: list[str], data: str, root: Path | None, as_json: bool, **set
     ]
     output.show(output.table(("run", "rank>", f"{ESTIMATORS[FQE]}>", "95% interval>"), ranked))
     others = [
-        (policy.name, ESTIMATORS[name], number(one.point), bounds(one), _count(policy))
+        (policy.name, ESTIMATORS[name], number(one.point), bounds(one),
+         number(policy.effective_episodes))
         for policy in found.policies
         for name, one in policy.estimates.items()
         if name != FQE
-    ]
+    ]  # fmt: skip
     if others:
         columns = ("run", "estimate", "value>", "95% interval>", "effective episodes>")
         output.show(output.table(columns, others))
@@ -261,10 +256,6 @@ def _offline(runs: list[str], data: str, root: Path | None, as_json: bool, **set
             notes.setdefault(text, []).append(policy.name)
     for text, names in notes.items():
         output.say(f"Note: {', '.join(names)}: {text}")
-
-
-def _count(policy: PolicyValue) -> str:
-    return number(policy.effective_episodes)
 
 
 def _show(keys: tuple[str, ...], results: dict[tuple[str, ...], dict[str, Any]]) -> None:

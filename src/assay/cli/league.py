@@ -12,16 +12,14 @@ from assay.cli.find_run import locate
 from assay.cli.shared_options import AsJson, RunsRoot
 
 app = typer.Typer(
-    help="Let runs, their past versions and built-in players play each other.",
-    no_args_is_help=True,
+    help="Let runs, their past versions and built-in players play each other.", no_args_is_help=True
 )
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The league's directory.")]
 
 
 @app.command("new")
 def new(
-    directory: Directory,
-    game: str = typer.Option(..., "--game", help="tictactoe or connect_four."),
+    directory: Directory, game: str = typer.Option(..., "--game", help="tictactoe or connect_four.")
 ) -> None:
     """Make an empty league."""
     from assay.league import League

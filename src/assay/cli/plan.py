@@ -147,8 +147,7 @@ def read_settings(
             continue
         if key in values and values[key] != value:
             raise ConfigError(
-                f"{key} is given twice: {key}={values[key]} and --{key} {value}.",
-                "Give it once.",
+                f"{key} is given twice: {key}={values[key]} and --{key} {value}.", "Give it once."
             )
         values[key] = value
     return read_yaml(config) if config is not None else {}, values

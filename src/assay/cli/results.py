@@ -72,16 +72,7 @@ def show_results(results: Sequence[dict[str, Any]]) -> None:
         )
         for result in results
     ]
-    columns = (
-        "seed>",
-        "status",
-        f"{unit}>",
-        "mean>",
-        "IQM>",
-        "episodes>",
-        f"{unit}/s>",
-        "time>",
-    )
+    columns = ("seed>", "status", f"{unit}>", "mean>", "IQM>", "episodes>", f"{unit}/s>", "time>")
     output.show(output.table(columns, rows))
 
 

@@ -23,11 +23,7 @@ app = typer.Typer(
 
 
 @app.callback()
-def list_runs(
-    ctx: typer.Context,
-    root: RunsRoot = None,
-    as_json: AsJson = False,
-) -> None:
+def list_runs(ctx: typer.Context, root: RunsRoot = None, as_json: AsJson = False) -> None:
     """List runs; `show` and `delete` one of them."""
     if ctx.invoked_subcommand is not None:
         return
@@ -51,11 +47,7 @@ def list_runs(
 
 
 @app.command("show")
-def show(
-    run: RunName,
-    root: RunsRoot = None,
-    as_json: AsJson = False,
-) -> None:
+def show(run: RunName, root: RunsRoot = None, as_json: AsJson = False) -> None:
     """Show a run: its settings, evaluations, checkpoints and where it came from."""
     from assay.runs.checkpoint import list_checkpoints
     from assay.runs.directory import RunDirectory
@@ -122,22 +114,13 @@ def _row(item: dict[str, Any]) -> tuple[Any, ...]:
 def _show(facts: dict[str, Any]) -> None:
     import yaml
 
+    git = facts["provenance"].get("git")
     lines = {
-        "path": facts["path"],
-        "algorithm": facts["algorithm"],
-        "env": facts["env"],
-        "seed": facts["seed"],
-        "status": facts["status"],
-        "error": facts["error"],
-        "created": _local(facts["created"]),
-        "finished": _local(facts["finished"]),
-        "env_steps": f"{facts['env_steps']:,}",
-        "updates": f"{facts['updates']:,}",
-        "episodes": f"{facts['episodes']:,}",
+        **{key: facts[key] for key in ("path", "algorithm", "env", "seed", "status", "error")},
+        **{key: _local(facts[key]) for key in ("created", "finished")},
+        **{key: f"{facts[key]:,}" for key in ("env_steps", "updates", "episodes")},
         "checkpoint": facts["checkpoint"],
-        "git": facts["provenance"].get("git", {}).get("sha")
-        if isinstance(facts["provenance"].get("git"), dict)
-        else None,
+        "git": git.get("sha") if isinstance(git, dict) else None,
     }
     for key, value in lines.items():
         if value is not None:

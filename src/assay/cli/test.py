@@ -38,8 +38,7 @@ Floor = Annotated[
     ),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="A directory for report.md, report.json and pictures."),
+    Path | None, typer.Option("--out", help="A directory for report.md, report.json and pictures.")
 ]
 Pictures = Annotated[str, typer.Option("--pictures", help="Their format: svg or png.")]
 
@@ -143,8 +142,16 @@ def attack(
     With --tolerance the exit code is 0 if no attack costs more, as far as the intervals can tell,
     and 1 if one does or that is not shown. Bad input is 2.
     """
-    from assay.robustness.attack import BUDGETS, DEFAULT, PANELS, SHARES, Plan, measure_attacks
-    from assay.robustness.attack_report import parts, sections
+    from assay.robustness.attack import (
+        BUDGETS,
+        DEFAULT,
+        PANELS,
+        SHARES,
+        Plan,
+        measure_attacks,
+        parts,
+        sections,
+    )
     from assay.robustness.measure import TOLERANCE
     from assay.robustness.report import check_place, write_report
     from assay.runs.directory import group_runs

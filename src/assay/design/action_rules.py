@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from assay.core.errors import nearest
 from assay.design.problem import Action, Problem
 from assay.design.rules import Hits, Rules
-from assay.design.sizes import assumed_gamma, limits
-from assay.design.units import known_units, parse_unit
+from assay.design.sizes import assumed_gamma, in_order, limits
+from assay.design.units import unknown
 
 RULES = Rules("action")
 MANY = 1000  # choices from which most are never tried
@@ -81,17 +80,14 @@ def bounds_missing(action: Action, problem: Problem) -> Hits:
 @RULES.add("error", "No action lies between them.", "Correct one of them.", contradiction=True)
 def bounds_order(action: Action, problem: Problem) -> Hits:
     """A lower bound is not below its upper bound, or their number is wrong."""
-    low, high = limits(action.low), limits(action.high)
     parts = math.prod(action.shape) if action.shape else 0
-    for key, values in (("low", low), ("high", high)):
+    for key in ("low", "high"):
+        values = limits(getattr(action, key))
         if len(values) > 1 and len(values) != parts:
             yield f"action.{key}", f"{len(values)} bounds for {parts} components"
             return
-    if low and high:
-        size = max(len(low), len(high))
-        pairs = zip(low * (size // len(low)), high * (size // len(high)), strict=True)
-        if not all(a < b for a, b in pairs):
-            yield "action.low", f"low={action.low} and high={action.high}"
+    if not in_order(action.low, action.high):
+        yield "action.low", f"low={action.low} and high={action.high}"
 
 
 @RULES.add(
@@ -170,5 +166,4 @@ def rate(action: Action, problem: Problem) -> Hits:
 @RULES.add("warning", "It cannot be compared with others.", "Write SI units, such as N*m.")
 def unit_unknown(action: Action, problem: Problem) -> Hits:
     """A unit is not known."""
-    if action.unit is not None and parse_unit(action.unit) is None:
-        yield "action.unit", f"'{action.unit}' is unknown. {nearest(action.unit, known_units())}"
+    yield from (("action.unit", text) for text in unknown(action.unit))

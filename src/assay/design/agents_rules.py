@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from assay.core.errors import nearest
-from assay.design.problem import Agents, Problem
-from assay.design.rules import Hits, Rules
+from assay.design.problem import Agents, AgentType, Problem
+from assay.design.rules import Hits, Rules, repeated
 
 RULES = Rules("agents")
+EACH = RULES.each("types")
 
 
 @RULES.add("error", "Nobody acts.", "List the types of agents, with their number.")
@@ -26,11 +27,7 @@ def one(agents: Agents, problem: Problem) -> Hits:
 @RULES.add("error", "Sharing and results go by the type's name.", "Rename one of them.")
 def duplicate_type(agents: Agents, problem: Problem) -> Hits:
     """Two types have the same name."""
-    seen = set()
-    for index, kind in enumerate(agents.types):
-        if kind.name in seen:
-            yield f"agents.types[{index}].name", f"'{kind.name}' is there twice"
-        seen.add(kind.name)
+    return repeated("agents.types", agents.types)
 
 
 @RULES.add(
@@ -45,12 +42,11 @@ def mixed_actions(agents: Agents, problem: Problem) -> Hits:
         yield "agents.types", f"actions are of the kinds {', '.join(sorted(map(str, kinds)))}"
 
 
-@RULES.add("warning", "No network can be built for it.", "Write its action, or that of all.")
-def no_action(agents: Agents, problem: Problem) -> Hits:
+@EACH("warning", "No network can be built for it.", "Write its action, or that of all.")
+def no_action(kind: AgentType, problem: Problem) -> Hits:
     """Nothing says what agents of a type do."""
-    for index, kind in enumerate(agents.types):
-        if kind.action is None and problem.action is None:
-            yield f"agents.types[{index}].action", f"'{kind.name}' has no action"
+    if kind.action is None and problem.action is None:
+        yield ".action", f"'{kind.name}' has no action"
 
 
 @RULES.add("error", "The map would have no effect.", "Use the name of a type.")
@@ -139,9 +135,7 @@ def communication(agents: Agents, problem: Problem) -> Hits:
 
 
 @RULES.add(
-    "warning",
-    "It decides which algorithms fit.",
-    "Write cooperative, competitive or mixed.",
+    "warning", "It decides which algorithms fit.", "Write cooperative, competitive or mixed."
 )
 def relation_missing(agents: Agents, problem: Problem) -> Hits:
     """Nothing says whether agents share a goal."""

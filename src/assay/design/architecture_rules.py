@@ -6,7 +6,7 @@ from assay.core import registry
 from assay.core.errors import ConfigError
 from assay.core.registry import AlgorithmSpec
 from assay.design.fit import facts_of, unfit
-from assay.design.problem import Architecture, Problem
+from assay.design.problem import Architecture, Buffer, Hardware, Learner, Problem, Rollout
 from assay.design.rules import Hits, Rules
 from assay.design.sizes import transition_bytes
 
@@ -21,9 +21,17 @@ def _on_gpu(device: str | None) -> bool:
     return (device or "").startswith("cuda")
 
 
+def _layers(architecture: Architecture) -> tuple[Rollout, Buffer, Learner, Hardware]:
+    """Return what is known of the layers: of one that is not described, nothing."""
+    return (
+        architecture.rollout or Rollout(), architecture.buffer or Buffer(),
+        architecture.learner or Learner(), architecture.hardware or Hardware(),
+    )  # fmt: skip
+
+
 def _spec(architecture: Architecture) -> AlgorithmSpec | None:
     """Return the algorithm that learns, if one is named that exists."""
-    name = architecture.learner.algorithm if architecture.learner is not None else None
+    name = _layers(architecture)[2].algorithm
     try:
         return registry.spec_of(name) if name else None
     except ConfigError:
@@ -37,18 +45,21 @@ def _spec(architecture: Architecture) -> AlgorithmSpec | None:
 )
 def host_copy(architecture: Architecture, problem: Problem) -> Hits:
     """The environment is on a GPU, and another part of the loop is not."""
-    rollout, buffer, learner = architecture.rollout, architecture.buffer, architecture.learner
-    if rollout is None or not _on_gpu(rollout.env_device):
-        return
-    parts = {
+    there, *others = _devices(architecture).items()
+    for name, device in others:
+        if _on_gpu(there[1]) and device is not None and device != there[1]:
+            yield f"architecture.{name}", f"{device}, and the environment is on {there[1]}"
+
+
+def _devices(architecture: Architecture) -> dict[str, str | None]:
+    """Return where the parts of the loop are, the environment first."""
+    rollout, buffer, learner, _ = _layers(architecture)
+    return {
+        "rollout.env_device": rollout.env_device,
         "rollout.inference_device": rollout.inference_device,
-        "buffer.device": buffer.device if buffer is not None else None,
-        "learner.device": learner.device if learner is not None else None,
+        "buffer.device": buffer.device,
+        "learner.device": learner.device,
     }
-    for name, device in parts.items():
-        if device is not None and device != rollout.env_device:
-            place = f"architecture.{name}"
-            yield place, f"{device}, and the environment is on {rollout.env_device}"
 
 
 @RULES.add(
@@ -58,10 +69,10 @@ def host_copy(architecture: Architecture, problem: Problem) -> Hits:
 )
 def communication(architecture: Architecture, problem: Problem) -> Hits:
     """Several processes or GPUs work on one run, and nothing says how they talk."""
-    rollout, learner = architecture.rollout, architecture.learner
-    if rollout is not None and rollout.workers and rollout.communication in (None, "none"):
+    rollout, _, learner, _ = _layers(architecture)
+    if rollout.workers and rollout.communication in (None, "none"):
         yield "architecture.rollout.communication", f"{rollout.workers} workers without it"
-    if learner is not None and (learner.gpus or 0) > 1 and learner.communication in (None, "none"):
+    if (learner.gpus or 0) > 1 and learner.communication in (None, "none"):
         yield "architecture.learner.communication", f"{learner.gpus} GPUs without it"
 
 
@@ -72,14 +83,13 @@ def communication(architecture: Architecture, problem: Problem) -> Hits:
 )
 def buffer_memory(architecture: Architecture, problem: Problem) -> Hits:
     """The buffer does not fit into the memory that it is in."""
-    buffer, hardware = architecture.buffer, architecture.hardware
-    if buffer is None or buffer.capacity is None or hardware is None:
-        return
-    on_gpu = _on_gpu(buffer.device)
-    room = hardware.gpu_memory_gb if on_gpu else hardware.memory_gb
-    needed = buffer.capacity * transition_bytes(problem, both=buffer.kind == "replay") / 1e9
+    _, buffer, _, hardware = _layers(architecture)
+    where, room = "host", hardware.memory_gb
+    if _on_gpu(buffer.device):
+        where, room = "GPU", hardware.gpu_memory_gb
+    size = transition_bytes(problem, both=buffer.kind == "replay")
+    needed = (buffer.capacity or 0) * size / 1e9
     if room is not None and needed > FILL * room:
-        where = "GPU" if on_gpu else "host"
         message = f"{needed:.1f} GB, and the {where} has {room:g} GB"
         yield "architecture.buffer.capacity", message
 
@@ -91,13 +101,11 @@ def buffer_memory(architecture: Architecture, problem: Problem) -> Hits:
 )
 def inference_device(architecture: Architecture, problem: Problem) -> Hits:
     """Actions for a few copies on the host are computed on a GPU."""
-    rollout = architecture.rollout
-    if rollout is None or _on_gpu(rollout.env_device):
-        return
-    image = facts_of(problem).image
-    if _on_gpu(rollout.inference_device) and (rollout.envs or 1) < FEW_ENVS and not image:
+    rollout, envs = _layers(architecture)[0], _layers(architecture)[0].envs or 1
+    there = _on_gpu(rollout.inference_device) and not _on_gpu(rollout.env_device)
+    if there and envs < FEW_ENVS and not facts_of(problem).image:
         place = "architecture.rollout.inference_device"
-        yield place, f"{rollout.inference_device} for {rollout.envs or 1} copies"
+        yield place, f"{rollout.inference_device} for {envs} copies"
 
 
 @RULES.add(
@@ -107,12 +115,12 @@ def inference_device(architecture: Architecture, problem: Problem) -> Hits:
 )
 def batch(architecture: Architecture, problem: Problem) -> Hits:
     """A batch is larger than what it is drawn from, or does not divide a rollout."""
-    rollout, buffer, learner = architecture.rollout, architecture.buffer, architecture.learner
-    size = learner.batch_size if learner is not None else None
-    if size is None or buffer is None:
+    rollout, buffer, learner, _ = _layers(architecture)
+    size = learner.batch_size
+    if size is None:
         return
     place = "architecture.learner.batch_size"
-    if buffer.kind == "rollout" and rollout is not None and rollout.envs and rollout.horizon:
+    if buffer.kind == "rollout" and rollout.envs and rollout.horizon:
         whole = rollout.envs * rollout.horizon
         if size > whole or whole % size:
             yield place, f"{size} of a rollout of {rollout.envs} x {rollout.horizon} = {whole}"
@@ -127,21 +135,18 @@ def batch(architecture: Architecture, problem: Problem) -> Hits:
 )
 def buffer_kind(architecture: Architecture, problem: Problem) -> Hits:
     """The buffer is not of the kind that the algorithm learns from."""
-    spec, buffer = _spec(architecture), architecture.buffer
-    if spec is None or buffer is None or buffer.kind is None or spec.loop not in _KINDS:
-        return
-    if buffer.kind not in _KINDS[spec.loop]:
-        yield "architecture.buffer.kind", f"{buffer.kind}, and {spec.name} is {spec.loop}"
+    spec, kind = _spec(architecture), _layers(architecture)[1].kind
+    if spec is not None and kind is not None and kind not in _KINDS.get(spec.loop, (kind,)):
+        yield "architecture.buffer.kind", f"{kind}, and {spec.name} is {spec.loop}"
 
 
 @RULES.add("error", "Nothing can be trained with it.", "`assay algorithms` lists all.")
 def algorithm_unknown(architecture: Architecture, problem: Problem) -> Hits:
     """The algorithm does not exist."""
-    name = architecture.learner.algorithm if architecture.learner is not None else None
-    if not name or _spec(architecture) is not None:
-        return
+    name = _layers(architecture)[2].algorithm
     try:
-        registry.spec_of(name)
+        if name:
+            registry.spec_of(name)
     except ConfigError as error:
         yield "architecture.learner.algorithm", error.message
 
@@ -150,40 +155,28 @@ def algorithm_unknown(architecture: Architecture, problem: Problem) -> Hits:
 def algorithm_unfit(architecture: Architecture, problem: Problem) -> Hits:
     """The algorithm cannot learn this problem."""
     spec = _spec(architecture)
-    reason = unfit(spec, facts_of(problem), problem) if spec is not None else None
-    if spec is not None and reason is not None:
+    if spec is not None and (reason := unfit(spec, facts_of(problem), problem)) is not None:
         yield "architecture.learner.algorithm", f"{spec.name}: {reason}"
 
 
 @RULES.add("error", "The device does not exist.", "Use the cpu, or name a GPU that is there.")
 def gpu_missing(architecture: Architecture, problem: Problem) -> Hits:
     """A layer is on a GPU that the hardware does not have."""
-    hardware = architecture.hardware
-    if hardware is None or hardware.gpus is None:
+    _, _, learner, hardware = _layers(architecture)
+    if hardware.gpus is None:
         return
-    rollout, buffer, learner = architecture.rollout, architecture.buffer, architecture.learner
-    devices = {
-        "rollout.env_device": rollout.env_device if rollout is not None else None,
-        "rollout.inference_device": rollout.inference_device if rollout is not None else None,
-        "buffer.device": buffer.device if buffer is not None else None,
-        "learner.device": learner.device if learner is not None else None,
-    }
-    for name, device in devices.items():
-        if device is not None and _on_gpu(device):
-            number = int(device.partition(":")[2] or 0)
-            if number >= hardware.gpus:
-                yield f"architecture.{name}", f"{device}, and there are {hardware.gpus} GPUs"
-    if learner is not None and (learner.gpus or 0) > hardware.gpus:
+    for name, device in _devices(architecture).items():
+        if _on_gpu(device) and int(str(device).partition(":")[2] or 0) >= hardware.gpus:
+            yield f"architecture.{name}", f"{device}, and there are {hardware.gpus} GPUs"
+    if (learner.gpus or 0) > hardware.gpus:
         yield "architecture.learner.gpus", f"{learner.gpus}, and there are {hardware.gpus}"
 
 
 @RULES.add("warning", "They would wait for each other.", "At most one worker per core.")
 def workers(architecture: Architecture, problem: Problem) -> Hits:
     """There are more workers than cores."""
-    rollout, hardware = architecture.rollout, architecture.hardware
-    if rollout is None or hardware is None or hardware.cores is None:
-        return
-    if (rollout.workers or 0) > hardware.cores:
+    rollout, _, _, hardware = _layers(architecture)
+    if hardware.cores is not None and (rollout.workers or 0) > hardware.cores:
         place = "architecture.rollout.workers"
         yield place, f"{rollout.workers} workers on {hardware.cores} cores"
 
@@ -191,9 +184,9 @@ def workers(architecture: Architecture, problem: Problem) -> Hits:
 @RULES.add("error", "Every worker steps as many copies as the others.", "Make envs a multiple.")
 def envs_per_worker(architecture: Architecture, problem: Problem) -> Hits:
     """Copies cannot be dealt evenly to the workers."""
-    rollout = architecture.rollout
-    if rollout is not None and rollout.envs and rollout.workers and rollout.envs % rollout.workers:
-        yield "architecture.rollout.envs", f"{rollout.envs} copies for {rollout.workers} workers"
+    envs, workers = _layers(architecture)[0].envs, _layers(architecture)[0].workers
+    if envs and workers and envs % workers:
+        yield "architecture.rollout.envs", f"{envs} copies for {workers} workers"
 
 
 @RULES.add(
@@ -203,11 +196,8 @@ def envs_per_worker(architecture: Architecture, problem: Problem) -> Hits:
 )
 def evaluation_size(architecture: Architecture, problem: Problem) -> Hits:
     """An evaluation rests on few seeds or few episodes."""
-    evaluation = architecture.evaluation
-    if evaluation is None:
-        return
     for name, least in (("seeds", SEEDS), ("episodes", EPISODES)):
-        value = getattr(evaluation, name)
+        value = getattr(architecture.evaluation, name, None)
         if value is not None and value < least:
             yield f"architecture.evaluation.{name}", f"{value} {name}"
 
@@ -231,18 +221,16 @@ def evaluation_separate(architecture: Architecture, problem: Problem) -> Hits:
 )
 def lag(architecture: Architecture, problem: Problem) -> Hits:
     """Actors lag behind an on-policy learner that does not correct for it."""
-    spec, rollout = _spec(architecture), architecture.rollout
-    if spec is None or rollout is None or not rollout.lag or spec.loop != "on_policy":
-        return
-    if "lag" not in spec.traits:
-        yield "architecture.rollout.lag", f"{rollout.lag} updates, and {spec.name} is on-policy"
+    spec, lag = _spec(architecture), _layers(architecture)[0].lag
+    if spec is not None and lag and spec.loop == "on_policy" and "lag" not in spec.traits:
+        yield "architecture.rollout.lag", f"{lag} updates, and {spec.name} is on-policy"
 
 
 @RULES.add("error", "It cannot be sampled.", "Give a length below capacity and episode.")
 def sequence(architecture: Architecture, problem: Problem) -> Hits:
     """Sequences are sampled without a length, or are longer than what is kept."""
-    buffer = architecture.buffer
-    if buffer is None or buffer.kind != "sequence":
+    buffer = _layers(architecture)[1]
+    if buffer.kind != "sequence":
         return
     place = "architecture.buffer.sequence"
     if buffer.sequence is None:
@@ -263,8 +251,7 @@ def too_slow(architecture: Architecture, problem: Problem) -> Hits:
     speed = simulator.steps_per_second if simulator is not None else None
     if budget is None or not budget.env_steps or not budget.hours or not speed:
         return
-    copies = (architecture.rollout.envs if architecture.rollout is not None else None) or 1
-    hours = budget.env_steps / (speed * copies) / 3600
+    hours = budget.env_steps / (speed * (_layers(architecture)[0].envs or 1)) / 3600
     if hours > budget.hours:
         place = "architecture.budget.hours"
         yield place, f"steps alone take {hours:.1f} hours, and there are {budget.hours:g}"

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import resources
 from typing import Any
+
+import yaml
 
 from assay.core.errors import nearest
 from assay.design import (
@@ -70,6 +74,14 @@ def known_rule(name: str) -> Rule:
         hint = f"Did you mean {' or '.join(map(repr, same))}?" if same else nearest(name, RULES)
         raise DesignError(f"There is no rule '{name}'.", hint)
     return RULES[name]
+
+
+@cache
+def examples() -> dict[str, dict[str, Any]]:
+    """Return by rule a problem that breaks it ("bad") and one that does not ("good")."""
+    text = resources.files("assay.design").joinpath("examples.yaml").read_text(encoding="utf-8")
+    made: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return made
 
 
 def check(problem: Problem, section: str | None = None) -> list[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -77,12 +77,7 @@ class Choice:
             "against": [text for points, text in self.reasons if points < 0],
             "settings": self.settings,
             "preset": self.preset,
-            "expected": {
-                "count": self.expected.count,
-                "unit": self.expected.unit,
-                "seconds": self.expected.seconds,
-                "source": self.expected.source,
-            },
+            "expected": asdict(self.expected),
             "command": self.command,
         }
 
@@ -161,10 +156,9 @@ def step_cost(problem: Problem) -> str | None:
     """Return whether environment steps are "cheap" or "expensive"; None in between or unknown."""
     simulator = problem.mdp.simulator if problem.mdp is not None else None
     budget = problem.architecture.budget if problem.architecture is not None else None
-    speed = simulator.steps_per_second if simulator is not None else None
-    total = (
-        speed * ((simulator.parallel if simulator is not None else None) or 1) if speed else None
-    )
+    total = None
+    if simulator is not None and simulator.steps_per_second:
+        total = simulator.steps_per_second * (simulator.parallel or 1)
     if simulator is not None and simulator.kind == "real":
         return "expensive"
     if total is not None and total >= CHEAP:

@@ -10,11 +10,7 @@ RULES = Rules("demonstrations")
 FEW = 10  # episodes below which cloning drifts away from what it was shown
 
 
-@RULES.add(
-    "error",
-    "There is nothing to learn from.",
-    "Name a dataset in data, or a teacher.",
-)
+@RULES.add("error", "There is nothing to learn from.", "Name a dataset in data, or a teacher.")
 def nothing(shown: Demonstrations, problem: Problem) -> Hits:
     """There is neither data nor a teacher."""
     if not shown.data and not shown.teacher:
@@ -22,20 +18,14 @@ def nothing(shown: Demonstrations, problem: Problem) -> Hits:
 
 
 @RULES.add(
-    "error",
-    "Nothing should learn from data that is not valid.",
-    "See `assay data validate SET`.",
+    "error", "Nothing should learn from data that is not valid.", "See `assay data validate SET`."
 )
 def invalid(shown: Demonstrations, problem: Problem) -> Hits:
     """The data cannot be read, or does not fit the environment."""
     yield from _validated(shown, problem, "error")
 
 
-@RULES.add(
-    "warning",
-    "It may not be what was meant.",
-    "See `assay data validate SET`.",
-)
+@RULES.add("warning", "It may not be what was meant.", "See `assay data validate SET`.")
 def doubtful(shown: Demonstrations, problem: Problem) -> Hits:
     """The data is valid and odd: constant, duplicate, or covering little."""
     yield from _validated(shown, problem, "warning")

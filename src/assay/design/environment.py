@@ -8,20 +8,18 @@ from __future__ import annotations
 from string import Template
 from typing import Any
 
-from assay.design.environment_parts import SHOWN, rules, success
-from assay.design.goal_environment import GOAL_ENV, GOAL_TEST, goal_of
-from assay.design.problem import (
-    Action,
-    ActionPart,
-    Agents,
-    AgentType,
-    Bound,
-    Problem,
-    StateEntry,
+from assay.design.environment_parts import (
+    GOAL_ENV,
+    GOAL_TEST,
+    SHOWN,
+    goal_of,
+    rules,
+    success,
+    team_files,
 )
+from assay.design.problem import Action, ActionPart, Agents, AgentType, Bound, Problem, StateEntry
 from assay.design.rules import DesignError
 from assay.design.sizes import assumed_steps, limits
-from assay.design.team_environment import team_files
 from assay.envs.skeleton import package_files, refuse_name
 
 

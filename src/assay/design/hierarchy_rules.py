@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 from assay.core.errors import nearest
-from assay.design.problem import Hierarchy, Problem
-from assay.design.rules import Hits, Rules
+from assay.design.problem import Hierarchy, Level, Problem
+from assay.design.rules import Hits, Rules, repeated
 from assay.design.units import comparable
 
 RULES = Rules("hierarchy")
+EACH = RULES.each("levels")
 
 
 @RULES.add("error", "One level is an agent, not a hierarchy.", "Add a level, or remove the section")
@@ -22,10 +23,7 @@ def too_few(hierarchy: Hierarchy, problem: Problem) -> Hits:
 @RULES.add("error", "Metrics and checkpoints go by the name.", "Rename one of them.")
 def duplicate_name(hierarchy: Hierarchy, problem: Problem) -> Hits:
     """Two levels have the same name."""
-    names = [level.name for level in hierarchy.levels]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            yield f"hierarchy.levels[{index}].name", f"'{name}' is there twice"
+    return repeated("hierarchy.levels", hierarchy.levels)
 
 
 @RULES.add(
@@ -41,13 +39,12 @@ def bottom(hierarchy: Hierarchy, problem: Problem) -> Hits:
             yield f"hierarchy.levels[{index}].kind", f"'{level.name}' is {level.kind}"
 
 
-@RULES.add("error", "It decides what the level is for.", "Write the steps between its decisions.")
-def interval_missing(hierarchy: Hierarchy, problem: Problem) -> Hits:
+@EACH("error", "It decides what the level is for.", "Write the steps between its decisions.")
+def interval_missing(level: Level, problem: Problem) -> Hits:
     """A level that is not the lowest has neither an interval nor a termination."""
-    for index, level in enumerate(hierarchy.levels):
-        free = level.termination in ("learned", "reached")
-        if level.kind != "primitive" and level.interval is None and not free:
-            yield f"hierarchy.levels[{index}].interval", f"'{level.name}' has none"
+    free = level.termination in ("learned", "reached")
+    if level.kind != "primitive" and level.interval is None and not free:
+        yield ".interval", f"'{level.name}' has none"
 
 
 @RULES.add(
@@ -63,79 +60,62 @@ def intervals(hierarchy: Hierarchy, problem: Problem) -> Hits:
             yield f"hierarchy.levels[{index}].interval", f"{above}, and {below} below it"
 
 
-@RULES.add("error", "It is the size of that level's head.", "Write how many options there are.")
-def options_missing(hierarchy: Hierarchy, problem: Problem) -> Hits:
+@EACH("error", "It is the size of that level's head.", "Write how many options there are.")
+def options_missing(level: Level, problem: Problem) -> Hits:
     """A level chooses options, and their number is open or 1."""
-    for index, level in enumerate(hierarchy.levels):
-        if level.kind == "options" and (level.options or 0) < 2:
-            yield f"hierarchy.levels[{index}].options", f"'{level.name}' has {level.options}"
+    if level.kind == "options" and (level.options or 0) < 2:
+        yield ".options", f"'{level.name}' has {level.options}"
 
 
-@RULES.add(
+@EACH(
     "error",
     "A goal is a value of entries of the state.",
     "Name entries of the state in goal_space.",
 )
-def goal_space(hierarchy: Hierarchy, problem: Problem) -> Hits:
+def goal_space(level: Level, problem: Problem) -> Hits:
     """A level sets goals in no space, or in one that does not exist."""
     known = [entry.name for entry in problem.state.entries] if problem.state is not None else []
-    for index, level in enumerate(hierarchy.levels):
-        place = f"hierarchy.levels[{index}].goal_space"
-        if level.kind == "goals" and not level.goal_space:
-            yield place, f"'{level.name}' has none"
-        for name in level.goal_space:
-            if known and name not in known:
-                yield place, f"the state has no entry '{name}'. {nearest(name, known)}"
+    if level.kind == "goals" and not level.goal_space:
+        yield ".goal_space", f"'{level.name}' has none"
+    for name in level.goal_space:
+        if known and name not in known:
+            yield ".goal_space", f"the state has no entry '{name}'. {nearest(name, known)}"
 
 
-@RULES.add(
+@EACH(
     "error",
     "A distance over metres and radians depends on nothing but the choice of units.",
     "Set goals in entries of one unit, or normalise all of them.",
 )
-def goal_units(hierarchy: Hierarchy, problem: Problem) -> Hits:
+def goal_units(level: Level, problem: Problem) -> Hits:
     """Goals are compared by distance over entries whose units cannot be compared."""
     entries = {e.name: e for e in problem.state.entries} if problem.state is not None else {}
-    for index, level in enumerate(hierarchy.levels):
-        parts = [entries[name] for name in level.goal_space if name in entries]
-        raw = [part for part in parts if part.unit and part.normalise in (None, "none")]
-        for one, other in pairwise(raw):
-            if level.intrinsic == "distance" and not comparable(str(one.unit), str(other.unit)):
-                place = f"hierarchy.levels[{index}].goal_space"
-                yield (
-                    place,
-                    f"{one.name} [{one.unit}] cannot be compared with {other.name} "
-                    + (f"[{other.unit}]"),
-                )
+    parts = [entries[name] for name in level.goal_space if name in entries]
+    raw = [part for part in parts if part.unit and part.normalise in (None, "none")]
+    for one, other in pairwise(raw):
+        if level.intrinsic == "distance" and not comparable(str(one.unit), str(other.unit)):
+            both = f"{one.name} [{one.unit}] cannot be compared with {other.name} [{other.unit}]"
+            yield ".goal_space", both
 
 
-@RULES.add(
-    "warning",
-    "The level below then has no reason to obey.",
-    "Reward it by distance or success.",
-)
-def no_intrinsic(hierarchy: Hierarchy, problem: Problem) -> Hits:
+@EACH("warning", "The level below then has no reason to obey.", "Reward it by distance or success.")
+def no_intrinsic(level: Level, problem: Problem) -> Hits:
     """A level sets goals, and reaching them is not rewarded."""
-    for index, level in enumerate(hierarchy.levels):
-        if level.kind == "goals" and level.intrinsic in (None, "none"):
-            yield f"hierarchy.levels[{index}].intrinsic", f"'{level.name}' gives none"
+    if level.kind == "goals" and level.intrinsic in (None, "none"):
+        yield ".intrinsic", f"'{level.name}' gives none"
 
 
-@RULES.add(
+@EACH(
     "warning",
     "It decides how long the level below acts on one choice, and when the next one is made.",
     "Set termination: fixed (after interval steps), learned (a probability in each state, as in "
     "option_critic), or reached (where the goal is).",
 )
-def no_termination(hierarchy: Hierarchy, problem: Problem) -> Hits:
+def no_termination(level: Level, problem: Problem) -> Hits:
     """A level chooses options or goals, and nothing says when one ends."""
-    for index, level in enumerate(hierarchy.levels):
-        if level.kind != "primitive" and level.termination is None:
-            what = "a goal" if level.kind == "goals" else "an option"
-            yield (
-                f"hierarchy.levels[{index}].termination",
-                f"nothing says when {what} of '{level.name}' ends",
-            )
+    if level.kind != "primitive" and level.termination is None:
+        what = "a goal" if level.kind == "goals" else "an option"
+        yield ".termination", f"nothing says when {what} of '{level.name}' ends"
 
 
 @RULES.add(
@@ -149,14 +129,13 @@ def joint_goals(hierarchy: Hierarchy, problem: Problem) -> Hits:
         yield "hierarchy.order", "it is joint, and there are goals"
 
 
-@RULES.add(
+@EACH(
     "warning",
     "It then decides once or twice in an episode.",
     "Shorten the interval, or remove the level.",
 )
-def interval_horizon(hierarchy: Hierarchy, problem: Problem) -> Hits:
+def interval_horizon(level: Level, problem: Problem) -> Hits:
     """A level's interval is more than half of an episode."""
     steps = problem.mdp.horizon if problem.mdp is not None else None
-    for index, level in enumerate(hierarchy.levels):
-        if steps is not None and level.interval is not None and 2 * level.interval > steps:
-            yield f"hierarchy.levels[{index}].interval", f"{level.interval} of {steps} steps"
+    if steps is not None and level.interval is not None and 2 * level.interval > steps:
+        yield ".interval", f"{level.interval} of {steps} steps"

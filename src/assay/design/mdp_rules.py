@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from assay.design.problem import Mdp, Problem, Table
+from assay.design.problem import Ending, Mdp, Problem, Table
 from assay.design.rules import Hits, Rules
 
 RULES = Rules("mdp")
+EACH = RULES.each("endings")
 _NEARLY = 1e-6  # by which probabilities may miss a sum of 1
 _FIRST = 10.0  # times that the look-ahead of a discount and the length of episodes may differ
 
@@ -93,28 +94,26 @@ def gamma_one(mdp: Mdp, problem: Problem) -> Hits:
         yield "mdp.gamma", "it is 1, and episodes do not end"
 
 
-@RULES.add(
+@EACH(
     "error",
     "After a time limit something would have followed: values must go on from there.",
     "Report it as truncated.",
 )
-def time_terminates(mdp: Mdp, problem: Problem) -> Hits:
+def time_terminates(ending: Ending, problem: Problem) -> Hits:
     """A time limit is reported as a termination."""
-    for index, ending in enumerate(mdp.endings):
-        if ending.kind == "time" and ending.flag == "terminated":
-            yield f"mdp.endings[{index}].flag", f"'{ending.name}' is a time limit"
+    if ending.kind == "time" and ending.flag == "terminated":
+        yield ".flag", f"'{ending.name}' is a time limit"
 
 
-@RULES.add(
+@EACH(
     "error",
     "After success or failure nothing follows: a value that goes on rewards what never comes.",
     "Report it as terminated.",
 )
-def end_truncates(mdp: Mdp, problem: Problem) -> Hits:
+def end_truncates(ending: Ending, problem: Problem) -> Hits:
     """Success or failure is reported as a truncation."""
-    for index, ending in enumerate(mdp.endings):
-        if ending.kind != "time" and ending.flag == "truncated":
-            yield f"mdp.endings[{index}].flag", f"'{ending.name}' is a {ending.kind}"
+    if ending.kind != "time" and ending.flag == "truncated":
+        yield ".flag", f"'{ending.name}' is a {ending.kind}"
 
 
 @RULES.add(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from assay.core.errors import nearest
 from assay.design.problem import Problem, Reward, RewardTerm
-from assay.design.rules import Hits, Rules
+from assay.design.rules import Hits, Rules, repeated
 from assay.design.sizes import assumed_gamma, assumed_steps, episode_sum, term_range, term_size
-from assay.design.units import comparable, known_units, parse_unit
+from assay.design.units import comparable, unknown
 
 RULES = Rules("reward")
+EACH = RULES.each("terms")
 DOMINANT = 0.8  # share of the summed size from which one term drowns the others
 LARGEST, SMALLEST = 1000.0, 0.1  # sizes of returns that critics fit without normalisation
 UNSEEN = 0.01  # discounted share of a late reward that is too small to learn from
@@ -65,39 +65,32 @@ def none_without_expert(reward: Reward, problem: Problem) -> Hits:
 @RULES.add("error", "One hides the other in logs and tables.", "Rename one of them.")
 def duplicate_name(reward: Reward, problem: Problem) -> Hits:
     """Two terms have the same name."""
-    seen = set()
-    for index, term in enumerate(reward.terms):
-        if term.name in seen:
-            yield f"reward.terms[{index}].name", f"'{term.name}' is there twice"
-        seen.add(term.name)
+    return repeated("reward.terms", reward.terms)
 
 
-@RULES.add(
+@EACH(
     "warning",
     "Without it nobody knows which term decides.",
     "Write the smallest and largest value before the weight.",
 )
-def range_missing(reward: Reward, problem: Problem) -> Hits:
+def range_missing(term: RewardTerm, problem: Problem) -> Hits:
     """A term has no range."""
-    for index, term in enumerate(reward.terms):
-        if term_range(term) is None:
-            yield f"reward.terms[{index}].low", f"'{term.name}' has no low or no high"
+    if term_range(term) is None:
+        yield ".low", f"'{term.name}' has no low or no high"
 
 
-@RULES.add("error", "No value lies between them.", "Correct one of them.")
-def range_order(reward: Reward, problem: Problem) -> Hits:
+@EACH("error", "No value lies between them.", "Correct one of them.")
+def range_order(term: RewardTerm, problem: Problem) -> Hits:
     """A term's smallest value is not below its largest."""
-    for index, term in enumerate(reward.terms):
-        if term.low is not None and term.high is not None and term.low >= term.high:
-            yield f"reward.terms[{index}].low", f"'{term.name}': {term.low:g} to {term.high:g}"
+    if term.low is not None and term.high is not None and term.low >= term.high:
+        yield ".low", f"'{term.name}': {term.low:g} to {term.high:g}"
 
 
-@RULES.add("warning", "It changes nothing.", "Remove the term, or give it a weight.")
-def zero_weight(reward: Reward, problem: Problem) -> Hits:
+@EACH("warning", "It changes nothing.", "Remove the term, or give it a weight.")
+def zero_weight(term: RewardTerm, problem: Problem) -> Hits:
     """A term has the weight 0."""
-    for index, term in enumerate(reward.terms):
-        if term.weight == 0:
-            yield f"reward.terms[{index}].weight", f"'{term.name}' has the weight 0"
+    if term.weight == 0:
+        yield ".weight", f"'{term.name}' has the weight 0"
 
 
 @RULES.add(
@@ -130,18 +123,17 @@ def size(reward: Reward, problem: Problem) -> Hits:
             yield "reward.terms", f"returns reach {whole:.3g}"
 
 
-@RULES.add(
+@EACH(
     "warning",
     "From the first steps of an episode it is too small to be seen.",
     "Raise mdp.gamma, shorten episodes, or add a potential that leads there.",
 )
-def discounted_away(reward: Reward, problem: Problem) -> Hits:
+def discounted_away(term: RewardTerm, problem: Problem) -> Hits:
     """A reward at the end of an episode is discounted to almost nothing."""
     gamma, steps = assumed_gamma(problem), assumed_steps(problem)
-    for index, term in enumerate(reward.terms):
-        if term.kind == "terminal" and gamma**steps < UNSEEN:
-            worth = f"gamma={gamma:g} leaves {gamma**steps:.1g} of it over {steps:,} steps"
-            yield f"reward.terms[{index}]", f"'{term.name}': {worth}"
+    if term.kind == "terminal" and gamma**steps < UNSEEN:
+        worth = f"gamma={gamma:g} leaves {gamma**steps:.1g} of it over {steps:,} steps"
+        yield "", f"'{term.name}': {worth}"
 
 
 @RULES.add(
@@ -180,19 +172,18 @@ def suicide(reward: Reward, problem: Problem) -> Hits:
         yield "reward.terms", f"going on costs up to {rest:.3g}, and failure {penalty:.3g}"
 
 
-@RULES.add(
+@EACH(
     "error",
     "Only gamma * phi(s') - phi(s) leaves the best policy as it is (Ng et al. 1999).",
     "Write it in that form, with the gamma of the learner, or set potential: false.",
 )
-def potential(reward: Reward, problem: Problem) -> Hits:
+def potential(term: RewardTerm, problem: Problem) -> Hits:
     """A term that is meant as a potential does not have the form of one."""
-    for index, term in enumerate(reward.terms):
-        form = term.form or ""
-        discounted = "gamma" in form or (assumed_gamma(problem) == 1 and bool(form))
-        right = discounted and _PHI_NEXT.search(form) and _PHI_NOW.search(form)
-        if term.potential and not right:
-            yield f"reward.terms[{index}].form", f"'{term.name}' is {term.form or 'not written'}"
+    form = term.form or ""
+    discounted = "gamma" in form or (assumed_gamma(problem) == 1 and bool(form))
+    right = discounted and _PHI_NEXT.search(form) and _PHI_NOW.search(form)
+    if term.potential and not right:
+        yield ".form", f"'{term.name}' is {term.form or 'not written'}"
 
 
 @RULES.add(
@@ -235,13 +226,10 @@ def units(reward: Reward, problem: Problem) -> Hits:
             yield place, f"'{term.unit}' cannot be compared with '{reward.unit}'"
 
 
-@RULES.add("warning", "It cannot be compared with others.", "Write SI units, or 1 for none.")
-def unit_unknown(reward: Reward, problem: Problem) -> Hits:
+@EACH("warning", "It cannot be compared with others.", "Write SI units, or 1 for none.")
+def unit_unknown(term: RewardTerm, problem: Problem) -> Hits:
     """A unit is not known."""
-    for index, term in enumerate(reward.terms):
-        if term.unit is not None and parse_unit(term.unit) is None:
-            hint = nearest(term.unit, known_units())
-            yield f"reward.terms[{index}].unit", f"'{term.unit}' is unknown. {hint}"
+    yield from ((".unit", text) for text in unknown(term.unit))
 
 
 @RULES.add(
@@ -269,7 +257,5 @@ def sparse(reward: Reward, problem: Problem) -> Hits:
     helped = problem.demonstrations is not None or bool(problem.mdp and problem.mdp.goals)
     rare = reward.terms and all(term.kind != "dense" for term in reward.terms)
     if rare and not helped and assumed_steps(problem) > FAR:
-        yield (
-            "reward.terms",
-            f"no term is dense, and episodes have {assumed_steps(problem):,} steps",
-        )
+        steps = f"{assumed_steps(problem):,} steps"
+        yield "reward.terms", f"no term is dense, and episodes have {steps}"

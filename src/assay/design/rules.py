@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -100,6 +101,34 @@ class Rules(list[Rule]):
             return check
 
         return decorate
+
+    def each(self, field: str) -> Callable[..., Callable[[Check], Check]]:
+        """Return what `add` is for rules about every item of a list of the section.
+
+        Such a rule is given the item and the problem, and yields places inside of the item.
+        """
+
+        def add(*arguments: Any, **options: Any) -> Callable[[Check], Check]:
+            def decorate(check: Check) -> Check:
+                @functools.wraps(check)
+                def every(section: Any, problem: Problem) -> Hits:
+                    for index, item in enumerate(getattr(section, field)):
+                        for place, message in check(item, problem):
+                            yield f"{self.section}.{field}[{index}]{place}", message
+
+                return self.add(*arguments, **options)(every)
+
+            return decorate
+
+        return add
+
+
+def repeated(place: str, items: Sequence[Any]) -> Hits:
+    """Yield the items of a list whose name another one before them has."""
+    names = [item.name for item in items]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield f"{place}[{index}].name", f"'{name}' is there twice"
 
 
 def found(rule: Rule, field: str, message: str) -> Finding:

@@ -17,6 +17,14 @@ def limits(bound: Bound) -> tuple[float, ...]:
     return tuple(bound) if isinstance(bound, Sequence) else (float(bound),)
 
 
+def in_order(low: Bound, high: Bound) -> bool:
+    """Return whether every lower bound is below its upper one; what is missing is in order."""
+    bounds = limits(low), limits(high)
+    size = max(map(len, bounds))
+    lows, highs = (one * size if len(one) == 1 else one for one in bounds)
+    return all(a < b for a, b in zip(lows, highs, strict=False))
+
+
 def width(entry: StateEntry) -> int:
     """Return how many numbers a network gets of an entry."""
     if entry.kind == "category":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
+
+from assay.core.errors import nearest
 
 # Unit -> factor and powers of what it is made of.
 _BASE: dict[str, tuple[float, dict[str, int]]] = {
@@ -85,6 +88,7 @@ def comparable(one: str, other: str) -> bool:
     return first[1] == second[1]
 
 
-def known_units() -> list[str]:
-    """Return the units that can be written, without prefixes."""
-    return sorted(_BASE)
+def unknown(unit: str | None) -> Iterator[str]:
+    """Yield what is wrong with a unit that is not known; those that are can have prefixes."""
+    if unit is not None and parse_unit(unit) is None:
+        yield f"'{unit}' is unknown. {nearest(unit, sorted(_BASE))}"

@@ -127,10 +127,7 @@ def make_atari(
         env_kwargs = {**env_kwargs, "max_num_frames_per_episode": most}
     env = gym.make(spec, **env_kwargs, frameskip=1, disable_env_checker=True)
     env = gym.wrappers.AtariPreprocessing(
-        env,
-        noop_max=settings.noop_max,
-        frame_skip=settings.frame_skip,
-        screen_size=settings.size,
+        env, noop_max=settings.noop_max, frame_skip=settings.frame_skip, screen_size=settings.size
     )
     env = gym.wrappers.FrameStackObservation(env, settings.frame_stack, padding_type="zero")
     if limit is not None:  # of the game, not of a life

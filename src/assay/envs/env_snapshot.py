@@ -47,16 +47,10 @@ _BASES: dict[str, tuple[str, ...]] = {
     "gymnasium.envs.classic_control.": ("state", "steps_beyond_terminated", "last_u"),
     "gymnasium.envs.mujoco.": ("goal", "goal_pos", "cylinder_pos"),
     "gymnasium.envs.toy_text.": (
-        "s",
-        "lastaction",
-        "fickle_step",
-        "taxi_orientation",
-        "dealer",
-        "player",
-        "dealer_top_card_suit",
-        "dealer_top_card_value_str",
+        "s", "lastaction", "fickle_step", "taxi_orientation", "dealer", "player",
+        "dealer_top_card_suit", "dealer_top_card_value_str",
     ),
-}
+}  # fmt: skip
 
 
 def save_env_state(env: gym.Env[Any, Any]) -> State | None:

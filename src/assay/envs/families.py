@@ -1,23 +1,33 @@
 """Packages of environments that register their ids only when they are imported.
 
 An id of such a family imports its package. If that is not installed, the error names the extra.
+Gymnasium-Robotics is made to work with current MuJoCo, and MiniGrid to say what its images hold.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from assay.core.errors import MissingExtraError
 from assay.envs.dm_control import register_dm_control
 from assay.envs.games.open_spiel import PREFIX
 from assay.envs.games.registry import game_entry
 from assay.envs.petting_zoo import register_petting_zoo
-from assay.envs.robotics import register_robotics
+
+ROBOTICS_PACKAGE = "gymnasium_robotics"
+_MOST_SYMBOL = 10  # the highest number of an object of MiniGrid; colours and states have fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,11 @@ def _register_minigrid() -> None:
     gym.register_envs(importlib.import_module("minigrid"))
 
 
+def _register_robotics() -> None:
+    with contextlib.redirect_stderr(io.StringIO()):  # a notice on other environments' rewards
+        gym.register_envs(importlib.import_module(ROBOTICS_PACKAGE))
+
+
 def _register_openspiel() -> None:
     for name in importlib.import_module("pyspiel").registered_names():
         if PREFIX + name not in gym.registry:
@@ -82,7 +97,7 @@ ATARI = Family(
 ROBOTICS = Family(
     "Gymnasium-Robotics",
     re.compile(r"Fetch|HandReach|HandManipulate|AdroitHand|FrankaKitchen|PointMaze|AntMaze"),
-    "FetchReach-v4", "gymnasium-robotics", "robotics", register_robotics,
+    "FetchReach-v4", "gymnasium-robotics", "robotics", _register_robotics,
 )  # fmt: skip
 MINIGRID = Family(
     "MiniGrid", re.compile(r"MiniGrid-|BabyAI-"), "MiniGrid-Empty-5x5-v0",
@@ -121,3 +136,54 @@ def load_all() -> tuple[Family, ...]:
         except MissingExtraError:
             missing.append(family)
     return tuple(missing)
+
+
+def fix_joint_types() -> None:
+    """Let Gymnasium-Robotics recognise hinge and slide joints.
+
+    Since MuJoCo 3.12 an enum's member is no longer equal to a NumPy integer of its value (the other
+    way round it is), and Gymnasium-Robotics (1.4.2) relies on it in `joint_type in (HINGE, SLIDE)`.
+    Its utilities get the joints' types as plain integers, which compare either way.
+    """
+    import mujoco
+
+    joints = mujoco.mjtJoint
+    if joints.mjJNT_HINGE == np.int32(int(joints.mjJNT_HINGE)):
+        return
+    with contextlib.redirect_stderr(io.StringIO()):
+        utils: Any = importlib.import_module(f"{ROBOTICS_PACKAGE}.utils.mujoco_utils")
+    if not isinstance(utils.mujoco, _PlainJoints):
+        utils.mujoco = _PlainJoints(mujoco)
+
+
+class _PlainJoints:
+    """MuJoCo's module, with the types of joints as integers."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        members = module.mjtJoint.__members__
+        self.mjtJoint = SimpleNamespace(**{name: int(value) for name, value in members.items()})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def is_minigrid(spec: EnvSpec) -> bool:
+    """Return whether an id gives what MiniGrid itself gives; a wrapper may draw pixels."""
+    return str(spec.entry_point).startswith("minigrid.") and not spec.additional_wrappers
+
+
+class Symbols(gym.Wrapper[Any, Any, Any, Any]):
+    """Declare the numbers that MiniGrid's images hold.
+
+    A cell is an object, a colour and a state, numbers from 0 to 10. MiniGrid declares bytes up to
+    255, and an encoder would take them for brightness and divide by 255.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        assert isinstance(space, spaces.Dict)
+        shape = space["image"].shape
+        image = spaces.Box(0, _MOST_SYMBOL, shape, np.uint8)
+        self.observation_space = spaces.Dict({**space.spaces, "image": image})

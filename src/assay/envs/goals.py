@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from assay.core.errors import EnvError
 from assay.envs.env_errors import env_failure
-from assay.envs.spaces import Leaf, ObservationMap
+from assay.envs.spaces import ObservationMap
 
 _ACHIEVED, _DESIRED = "achieved_goal", "desired_goal"
 _PROBES = 8
@@ -70,7 +70,7 @@ class GoalFunctions:
         self, achieved: NDArray[Any], desired: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return reward [B] and terminated [B] for achieved and desired goals."""
-        raw = _to_raw(self._achieved, achieved), _to_raw(self._desired, desired)
+        raw = self._achieved.restore(achieved), self._desired.restore(desired)
         reward = self._call(self._reward, self._whole[0], *raw)
         terminated = self._call(self._terminated, self._whole[1], *raw)
         return reward, terminated.astype(np.bool_)
@@ -118,11 +118,3 @@ class GoalFunctions:
             return False
         # One answer for all of them (an environment that never terminates) counts as a batch.
         return batch.shape in ((), single.shape) and bool((batch == single).all())
-
-
-def _to_raw(leaf: Leaf, goals: NDArray[Any]) -> NDArray[Any]:
-    """Return canonical goals [B, ...] in the environment's own form."""
-    raw = goals.reshape(len(goals), *(leaf.source.shape or ()))
-    if leaf.start is not None:
-        raw = raw + leaf.start
-    return raw.astype(leaf.source.dtype)

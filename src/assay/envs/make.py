@@ -31,17 +31,22 @@ from assay.envs.atari import (
 from assay.envs.boards.vector import make_boards
 from assay.envs.dm_control import is_dm_control, make_dm_control, pixel_stack
 from assay.envs.env_errors import env_failure
-from assay.envs.families import ATARI, family_of
+from assay.envs.families import (
+    ATARI,
+    ROBOTICS_PACKAGE,
+    Symbols,
+    family_of,
+    fix_joint_types,
+    is_minigrid,
+)
 from assay.envs.games.registry import ALL_SEATS, is_game
 from assay.envs.gym_vector import Batched
 from assay.envs.limits import EPISODE_BOUND, Factory, make_limited, own_limit
-from assay.envs.minigrid import Symbols, is_minigrid
 from assay.envs.native import NATIVE, make_native
 from assay.envs.native.base import NativeVectorEnv
 from assay.envs.native.team import NativeTeam
 from assay.envs.petting_zoo import as_joint, is_petting_zoo, make_joint
-from assay.envs.remade import arguments_of, make_remade
-from assay.envs.robotics import PACKAGE, fix_joint_types
+from assay.envs.remade import Remade, arguments_of
 from assay.envs.sync import Sync
 from assay.envs.variation.settings import varied
 from assay.envs.vector import Vector
@@ -68,7 +73,7 @@ _EXTRAS = {
     "ale_py": ("ale-py", "atari"),
     "gymnasium.envs.box2d": ("box2d", "box2d"),
     "gymnasium.envs.mujoco": ("mujoco", "mujoco"),
-    PACKAGE: ("gymnasium-robotics", "robotics"),
+    ROBOTICS_PACKAGE: ("gymnasium-robotics", "robotics"),
 }
 
 
@@ -140,12 +145,9 @@ def make_vector(
     """
     if backend not in _BACKENDS:
         raise EnvError(f"Unknown backend '{backend}'.", f"Use one of: {', '.join(_BACKENDS)}.")
-    if num_envs is not None and (isinstance(num_envs, bool) or num_envs < 1):
-        raise EnvError(f"num_envs={num_envs}; a positive integer was expected.")
-    if max_episode_steps is not None and (
-        isinstance(max_episode_steps, bool) or max_episode_steps < 1
-    ):
-        raise EnvError(f"max_episode_steps={max_episode_steps}; a positive integer was expected.")
+    for name, count in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps)):
+        if count is not None and (isinstance(count, bool) or count < 1):
+            raise EnvError(f"{name}={count}; a positive integer was expected.")
     around = read_wrappers(wrappers)
     asked = _Asked(
         num_envs,
@@ -186,7 +188,7 @@ def _made(env: EnvLike, asked: _Asked) -> Vector:
         name, factory = _name_of(env), partial(make_joint, env, **asked.kwargs)
         if asked.remake:
             usual = usual_arguments(asked.remake, env, asked.kwargs, name)
-            factory = partial(make_remade, partial(_call, env, asked.kwargs), usual)
+            factory = partial(Remade, partial(_call, env, asked.kwargs), usual)
         if asked.limit is not None:
             factory = partial(make_limited, factory, name, asked.limit)
         return _from_factory(factory, name, asked, limit=asked.limit)
@@ -406,10 +408,11 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
     # A worker process finds the spec of dm_control again: unpacking it would import dm_control
     # before anything could choose how it renders.
     known = env_id if is_dm_control(spec) else spec
+    make_one: Callable[..., gym.Env[Any, Any]]
     make_one = partial(_make_one_or_explain, known, kwargs, settings, training, limit)
     if asked.remake:
         usual = usual_arguments(asked.remake, spec.entry_point, {**spec.kwargs, **kwargs}, spec.id)
-        make_one = partial(make_remade, make_one, usual)
+        make_one = partial(Remade, make_one, usual)
     # ALE ends games itself, which no wrapper shows.
     bound = None if is_atari(spec) else EPISODE_BOUND
     return _from_factory(make_one, spec.id, asked, stack, declared, bound)
@@ -459,7 +462,7 @@ def _make_one(
     kwargs = _with_limit(kwargs, limit)
     if is_dm_control(spec):
         return make_dm_control(spec, kwargs)
-    if str(spec.entry_point).startswith(PACKAGE):
+    if str(spec.entry_point).startswith(ROBOTICS_PACKAGE):
         fix_joint_types()
     # The same checks are done here and by `assay envs check`; in every step they would cost time.
     with _silence_mujoco(spec):

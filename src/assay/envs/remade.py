@@ -83,11 +83,6 @@ def _as_kind(usual: Any, value: float) -> Any:
     return round(value) if isinstance(usual, int) else value
 
 
-def make_remade(make: Make, usual: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """Make an environment whose arguments can change."""
-    return Remade(make, usual)
-
-
 def arguments_of(parameters: Iterable[str]) -> tuple[str, ...]:
     """Return which arguments are among parameters."""
     return tuple(name.removeprefix(PREFIX) for name in parameters if name.startswith(PREFIX))

@@ -93,8 +93,8 @@ class Leaf:
 
         What it gave as float64 has been rounded.
         """
-        raw = rows if self.start is None else rows + self.start
-        return raw.reshape(len(rows), *(self.source.shape or ())).astype(self.source.dtype)
+        raw = rows.reshape(len(rows), *(self.source.shape or ()))
+        return (raw if self.start is None else raw + self.start).astype(self.source.dtype)
 
     def row(self, raw: Any) -> NDArray[Any]:
         """Convert this leaf of one environment's raw observation."""

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from assay.core.errors import AssayError, ConfigError, EnvError
 from assay.core.types import Tree, action_mask
 from assay.envs.spaces import Leaf
-from assay.envs.variation.base import Fixed
-from assay.envs.variation.layer import VariedLayer
+from assay.envs.variation.base import Fixed, VariedLayer
 from assay.envs.variation.ranges import Ranges
 from assay.envs.vector import Vector
 

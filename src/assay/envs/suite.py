@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,7 @@ class EnvReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        checks = [
-            {"name": one.name, "ok": one.ok, "detail": one.detail, "fix": one.fix}
-            for one in self.results
-        ]
+        checks = [asdict(one) for one in self.results]
         return {"env": self.env, "ok": not self.failed, "seconds": self.seconds, "checks": checks}
 
 

@@ -260,7 +260,9 @@ class Group:
             if all(name in one for one in found)
         }
 
-    def set_parameters(self, values: Mapping[str, NDArray[np.float64]], later: bool) -> None:
+    def set_parameters(
+        self, values: Mapping[str, NDArray[np.float64]], later: bool = False
+    ) -> None:
         """Set parameters, [n] each, now or (`later`) when an environment is next reset."""
         for index in range(len(self.envs)):
             row = {name: float(column[index]) for name, column in values.items()}
@@ -373,6 +375,8 @@ class Sync:
         self.observations = self.group.observations
         self.actions = self.group.actions
         self.team = self.group.team
+        self.set_parameters, self.take_terms = self.group.set_parameters, self.group.take_terms
+        self.render, self.close = self.group.render, self.group.close
 
     @property
     def outcome(self) -> Outcome:
@@ -406,12 +410,6 @@ class Sync:
         """Return parameters by name, also such as are not listed."""
         return self.group.parameters(names)
 
-    def set_parameters(
-        self, values: Mapping[str, NDArray[np.float64]], later: bool = False
-    ) -> None:
-        """Set parameters, each [num_envs], now or (`later`) at the start of next episodes."""
-        self.group.set_parameters(values, later)
-
     def get_state(self) -> State | None:
         """Return the state of all environments, or None if one cannot be saved."""
         states = self.group.get_state()
@@ -426,21 +424,9 @@ class Sync:
         """Return what the infos of the last step say."""
         return self.group.success
 
-    def take_terms(self) -> Terms:
-        """Return the terms of the reward since the last time."""
-        return self.group.take_terms()
-
     def first_env(self) -> gym.Env[Any, Any]:
         """Return the first environment."""
         return self.group.envs[0]
-
-    def render(self) -> Any:
-        """Render the first environment."""
-        return self.group.render()
-
-    def close(self) -> None:
-        """Close all environments."""
-        self.group.close()
 
 
 def in_order(state: State) -> list[State]:

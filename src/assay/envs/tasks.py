@@ -79,11 +79,7 @@ class Recall(NativeVectorEnv):
     start_draws = 1
 
     def __init__(
-        self,
-        num_envs: int = 1,
-        max_episode_steps: int = _FOREVER,
-        delay: int = 10,
-        cues: int = 4,
+        self, num_envs: int = 1, max_episode_steps: int = _FOREVER, delay: int = 10, cues: int = 4
     ) -> None:
         require_integer("delay", delay, 0)
         require_integer("cues", cues, 2)
@@ -170,11 +166,7 @@ class Catch(NativeVectorEnv):
     start_draws = 2
 
     def __init__(
-        self,
-        num_envs: int = 1,
-        max_episode_steps: int = _FOREVER,
-        cells: int = 8,
-        blind: int = 0,
+        self, num_envs: int = 1, max_episode_steps: int = _FOREVER, cells: int = 8, blind: int = 0
     ) -> None:
         require_integer("cells", cells, 3)
         require_integer("blind", blind, 0)
@@ -287,51 +279,30 @@ def make_catch(cells: int = 8, blind: int = 0) -> Single:
     return Single(Catch(1, cells=cells, blind=blind))
 
 
-def _register(name: str, single: Any, batched: Any, limit: int | None = None) -> None:
-    here = __name__
-    gym.register(
-        f"assay/{name}",
-        entry_point=f"{here}:{single.__name__}",
-        vector_entry_point=f"{here}:{batched.__name__}",
-        max_episode_steps=limit,
-    )
-
-
-_register("CartPoleNoVel-v1", make_cartpole_no_vel, CartPoleNoVel, 500)
-_register("Recall-v0", make_recall, Recall)
-_register("Chain-v0", make_chain, Chain)
-_register("Catch-v0", make_catch, Catch)
-
-_GAMES = "assay.envs.native.games"
-for _name, _single, _class in (
-    ("TwoStep-v0", "make_two_step", "TwoStep"),
-    ("Climbing-v0", "make_climbing", "Climbing"),
-    ("Penalty-v0", "make_penalty", "Penalty"),
-    ("PrisonersDilemma-v0", "make_prisoners_dilemma", "PrisonersDilemma"),
-):
+_NATIVE = "assay.envs.native"
+for _name, _module, _single, _class, _limit in (
+    ("CartPoleNoVel-v1", __name__, "make_cartpole_no_vel", "CartPoleNoVel", 500),
+    ("Recall-v0", __name__, "make_recall", "Recall", None),
+    ("Chain-v0", __name__, "make_chain", "Chain", None),
+    ("Catch-v0", __name__, "make_catch", "Catch", None),
+    ("TwoStep-v0", f"{_NATIVE}.games", "make_two_step", "TwoStep", None),
+    ("Climbing-v0", f"{_NATIVE}.games", "make_climbing", "Climbing", None),
+    ("Penalty-v0", f"{_NATIVE}.games", "make_penalty", "Penalty", None),
+    ("PrisonersDilemma-v0", f"{_NATIVE}.games", "make_prisoners_dilemma", "PrisonersDilemma", None),
+    ("Maze-v0", f"{_NATIVE}.maze", "make_maze", "Maze", 100),
+    ("FourRooms-v0", f"{_NATIVE}.four_rooms", "make_four_rooms", "FourRooms", 500),
+    ("LongMaze-v0", f"{_NATIVE}.long_maze", "make_long_maze", "LongMaze", 200),
+    # Named, not imported: reading a workload needs SciPy, which is slow to import.
+    ("CompactionRate-v0", "assay.envs.systems.tuning", "make_compaction_rate", "CompactionRate",
+     None),
+):  # fmt: skip
     gym.register(
         f"assay/{_name}",
-        entry_point=f"{_GAMES}:{_single}",
-        vector_entry_point=f"{_GAMES}:{_class}",
+        entry_point=f"{_module}:{_single}",
+        vector_entry_point=f"{_module}:{_class}",
+        max_episode_steps=_limit,
     )
-gym.register(
-    "assay/Maze-v0",
-    entry_point="assay.envs.native.maze:make_maze",
-    vector_entry_point="assay.envs.native.maze:Maze",
-    max_episode_steps=100,
-)
-gym.register(
-    "assay/FourRooms-v0",
-    entry_point="assay.envs.native.four_rooms:make_four_rooms",
-    vector_entry_point="assay.envs.native.four_rooms:FourRooms",
-    max_episode_steps=500,
-)
-gym.register(
-    "assay/LongMaze-v0",
-    entry_point="assay.envs.native.long_maze:make_long_maze",
-    vector_entry_point="assay.envs.native.long_maze:LongMaze",
-    max_episode_steps=200,
-)
+gym.register("assay/JobScheduling-v0", entry_point="assay.envs.systems.scheduling:JobScheduling")
 # One copy is MPE2's own, which can be rendered; many are ours, and equal to it.
 for _name, _class in (
     ("simple_spread_v3", "SimpleSpread"),
@@ -342,14 +313,6 @@ for _name, _class in (
         entry_point=partial(make_named, f"mpe2.{_name}"),
         vector_entry_point=f"assay.envs.native.particles:{_class}",
     )
-
-# Not imported here: reading a workload needs SciPy, which is slow to import.
-gym.register("assay/JobScheduling-v0", entry_point="assay.envs.systems.scheduling:JobScheduling")
-gym.register(
-    "assay/CompactionRate-v0",
-    entry_point="assay.envs.systems.tuning:make_compaction_rate",
-    vector_entry_point="assay.envs.systems.tuning:CompactionRate",
-)
 
 for _game in OWN:
     gym.register(_game, **game_entry(_game))

@@ -308,11 +308,7 @@ class JointEnv(gym.Env[Any, Any]):
             self.most = int(self.action_space.nvec[0])
 
     def joint_obs(
-        self,
-        seen: Mapping[str, Any],
-        infos: Mapping[str, Any],
-        alive: set[str],
-        state: Any = None,
+        self, seen: Mapping[str, Any], infos: Mapping[str, Any], alive: set[str], state: Any = None
     ) -> dict[str, NDArray[Any]]:
         """Return the joint observation of what agents see.
 

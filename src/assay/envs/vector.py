@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isfinite
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -96,11 +95,7 @@ class Vector:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        name: str,
-        frame_stack: int | None = None,
-        limit: int | None = None,
+        self, backend: Backend, name: str, frame_stack: int | None = None, limit: int | None = None
     ) -> None:
         self.backend = backend
         self.name = name
@@ -316,10 +311,5 @@ class Vector:
     def __enter__(self) -> Vector:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()

@@ -109,7 +109,9 @@ class _Worker:
                 command, arguments = pickle.loads(message)
                 if command == "close":
                     return
-                self.pipe.send(("ok", getattr(self, command)(*arguments)))
+                # What a worker does not do itself, its environments do.
+                asked = getattr(self, command, None) or getattr(self._made(), command)
+                self.pipe.send(("ok", asked(*arguments)))
             except AssayError as error:
                 self.pipe.send(("error", (type(error).__name__, error.message, error.fix)))
 
@@ -147,24 +149,6 @@ class _Worker:
         if done is None:
             return NONE_DONE
         return CUT_OFF if group.cut_off else SOME_DONE
-
-    def parameters(self, names: list[str] | None) -> Any:
-        return self._made().parameters(names)
-
-    def set_parameters(self, values: dict[str, Any], later: bool) -> None:
-        self._made().set_parameters(values, later)
-
-    def get_state(self) -> Any:
-        return self._made().get_state()
-
-    def take_terms(self) -> Any:
-        return self._made().take_terms()
-
-    def set_state(self, states: list[Any]) -> None:
-        self._made().set_state(states)
-
-    def render(self) -> Any:
-        return self._made().render()
 
     def _made(self) -> Group:
         assert self.group is not None, "make() comes first"

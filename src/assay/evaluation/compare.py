@@ -42,11 +42,6 @@ from assay.evaluation.statistics import Interval
 from assay.runs.directory import group_runs
 from assay.runs.metrics import Series
 
-__all__ = [
-    "Arm", "At", "Comparison", "Pair", "arm_names", "bounds", "compare", "number", "p_value",
-    "read_curve", "signed",
-]  # fmt: skip
-
 Outcome = Literal["better", "worse", "not shown", "unknown"]
 
 DEFAULT_METRIC = "eval/return_mean"
@@ -154,7 +149,7 @@ class Comparison:
                     "seeds": list(arm.seeds),
                     "scores": arm.scores.tolist(),
                     "mean": arm.mean,
-                    "iqm": _interval_json(arm.iqm),
+                    "iqm": arm.iqm.to_json(),
                 }
                 for arm in self.arms
             ],
@@ -164,8 +159,8 @@ class Comparison:
                     "baseline": pair.baseline,
                     "outcome": pair.outcome,
                     "verdict": pair.verdict,
-                    "difference": _interval_json(pair.difference),
-                    "probability_of_improvement": _interval_json(pair.improvement),
+                    "difference": pair.difference.to_json(),
+                    "probability_of_improvement": pair.improvement.to_json(),
                     "hedges_g": _or_none(pair.effect),
                     "welch_p": _or_none(pair.welch_p),
                     "permutation_p": _or_none(pair.permutation_p),
@@ -405,11 +400,3 @@ def _pooled_deviation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 
 def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _interval_json(interval: Interval) -> dict[str, float | None]:
-    return {
-        "point": _or_none(interval.point),
-        "low": _or_none(interval.low),
-        "high": _or_none(interval.high),
-    }

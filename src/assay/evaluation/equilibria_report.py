@@ -9,6 +9,7 @@ from typing import Any
 
 from assay.core.errors import ConfigError
 from assay.evaluation.equilibria import UNIFORM, rank
+from assay.evaluation.formatting import markdown_table
 from assay.evaluation.game_plots import plot_alpha_rank, plot_payoffs, plot_replicator
 from assay.evaluation.payoffs import PayoffTable
 from assay.runs.files import replacing
@@ -45,8 +46,7 @@ def write_report(
         ConfigError: There is no such kind of picture.
         RunError: A file cannot be written.
     """
-    if picture not in FORMATS:
-        raise ConfigError(f"Pictures as '{picture}': expected {' or '.join(FORMATS)}.")
+    check_picture(picture)
     files, pictures = [], []
     if payoffs is not None:
         pictures.append(plot_payoffs(payoffs, place / f"payoffs.{picture}"))
@@ -66,6 +66,12 @@ def write_report(
             draft.write_text(text, encoding="utf-8")
         files.append(place / name)
     return files + pictures
+
+
+def check_picture(kind: str) -> None:
+    """Refuse pictures of another kind than reports have."""
+    if kind not in FORMATS:
+        raise ConfigError(f"Pictures as '{kind}': expected {' or '.join(FORMATS)}.")
 
 
 def markdown(found: Mapping[str, Any], pictures: Sequence[str] = ()) -> str:
@@ -178,8 +184,7 @@ def _welfare(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _rows(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    return lines + [f"| {' | '.join(_cell(value) for value in row)} |" for row in rows]
+    return markdown_table(head, [[_cell(value) for value in row] for row in rows])
 
 
 def _cell(value: Any) -> str:

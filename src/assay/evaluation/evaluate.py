@@ -134,14 +134,12 @@ class EvaluationResult:
             summary["success_rate"] = self.success_rate
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
         episodes = [dict(zip(columns, row, strict=True)) for row in rows]
-        if self.agents is not None:
-            summary["agents"] = self.agent_means
+        for key, parts in (("agents", self.agents), ("levels", self.levels)):
+            if parts is None:
+                continue
+            summary[key] = {name: float(x.mean()) for name, x in parts.items()}
             for k, episode in enumerate(episodes):
-                episode["agents"] = {name: float(x[k]) for name, x in self.agents.items()}
-        if self.levels is not None:
-            summary["levels"] = {name: float(x.mean()) for name, x in self.levels.items()}
-            for k, episode in enumerate(episodes):
-                episode["levels"] = {name: float(x[k]) for name, x in self.levels.items()}
+                episode[key] = {name: float(x[k]) for name, x in parts.items()}
         return {"seed": self.seed, "episodes": episodes, **summary}
 
     @classmethod
@@ -155,16 +153,18 @@ class EvaluationResult:
             episodes = content["episodes"]
             if not episodes:
                 raise ValueError("it has no episodes")
+
+            def column(key: str, kind: Any) -> NDArray[Any]:
+                return np.array([episode[key] for episode in episodes], kind)
+
             return cls(
                 int(content["seed"]),
-                np.array([episode["return"] for episode in episodes], np.float64),
-                np.array([episode["length"] for episode in episodes], np.int64),
-                np.array([episode["terminated"] for episode in episodes], np.bool_),
-                np.array([episode["truncated"] for episode in episodes], np.bool_),
-                np.array([episode["seed"] for episode in episodes], np.int64),
-                np.array([episode["success"] for episode in episodes], np.bool_)
-                if "success" in episodes[0]
-                else None,
+                column("return", np.float64),
+                column("length", np.int64),
+                column("terminated", np.bool_),
+                column("truncated", np.bool_),
+                column("seed", np.int64),
+                column("success", np.bool_) if "success" in episodes[0] else None,
                 _by_name(episodes, "agents"),
                 _by_name(episodes, "levels"),
             )
@@ -473,6 +473,21 @@ def rewarded_carry(agent: Agent, carry: Tree, reward: NDArray[Any]) -> Tree:
     """Return `carry` after rewards [N], which an agent is told that has a method for it."""
     told = getattr(agent, "rewarded", None)
     return carry if carry is None or told is None else told(carry, reward)
+
+
+class Around:
+    """What agents around another one have in common: they tell it everything."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    def initial_carry(self, n: int) -> Tree:
+        """Return that of the agent."""
+        return self.agent.initial_carry(n)
+
+    def rewarded(self, carry: Tree, reward: NDArray[Any]) -> Tree:
+        """Tell the agent what it got."""
+        return rewarded_carry(self.agent, carry, reward)
 
 
 def restart_carry(agent: Agent, carry: Tree, rows: NDArray[np.bool_]) -> Tree:

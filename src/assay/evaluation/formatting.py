@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,6 +56,12 @@ def few(names: Iterable[str], most: int = 5) -> str:
     """Format the first names of a list, and how many more there are."""
     items = list(names)
     return ", ".join(items[:most]) + (f" and {len(items) - most} more" if items[most:] else "")
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return lines + [f"| {' | '.join(cells)} |" for cells in rows]
 
 
 def counted(count: int, word: str) -> str:

@@ -34,10 +34,7 @@ class GameResult(EvaluationResult):
     def figures(self) -> dict[str, float]:
         """Return NashConv and exploitability."""
         assert self.found is not None
-        return {
-            "nash_conv": self.found.nash_conv,
-            "exploitability": self.found.exploitability,
-        }
+        return {"nash_conv": self.found.nash_conv, "exploitability": self.found.exploitability}
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, with what each player gets."""

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from assay.core.errors import ConfigError
 from assay.core.seeding import derive_rng
 from assay.data.schema import LOG_PROB
-from assay.evaluation.behaviour import ClonedBehaviour
 from assay.evaluation.fitted_q import FitSettings, FittedQ
-from assay.evaluation.on_data import OnData, Recorded
+from assay.evaluation.on_data import ClonedBehaviour, OnData, Recorded
 from assay.evaluation.statistics import Interval, stratified_bootstrap, t_interval
 from assay.functional import off_policy
 from assay.policies.policy import Policy
@@ -75,10 +74,7 @@ class PolicyValue:
         return {
             "name": self.name,
             "rank": self.rank,
-            "estimates": {
-                name: {"value": one.point, "low": _finite(one.low), "high": _finite(one.high)}
-                for name, one in self.estimates.items()
-            },
+            "estimates": {name: one.to_json("value") for name, one in self.estimates.items()},
             "effective_episodes": self.effective_episodes,
             "notes": list(self.notes),
         }
@@ -108,18 +104,15 @@ class OfflineEvaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        value = self.data_value
         return {
             "data": self.data,
             "episodes": self.episodes,
             "gamma": self.gamma,
             "sampled": self.sampled,
             "behaviour": self.behaviour,
-            "data_value": {
-                "value": value.point, "low": _finite(value.low), "high": _finite(value.high)
-            },
+            "data_value": self.data_value.to_json("value"),
             "policies": [one.to_json() for one in self.policies],
-        }  # fmt: skip
+        }
 
 
 def check_discount(gamma: float) -> None:
@@ -285,7 +278,3 @@ def _quantiles(values: Floats) -> Interval:
 
 def _mean(scores: Any, *, axis: int) -> Any:
     return np.mean(scores, axis=axis)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -17,17 +17,11 @@ from assay.data.schema import LOG_PROB
 from assay.envs.limits import EPISODE_BOUND
 from assay.envs.spaces import ObservationMap, TextLeaf
 from assay.envs.vector import Vector
-from assay.evaluation.evaluate import (
-    Agent,
-    PlayedStep,
-    episode_seed,
-    played_steps,
-    rewarded_carry,
-)
+from assay.evaluation.evaluate import Agent, Around, PlayedStep, episode_seed, played_steps
 from assay.loops.collect import random_actions
 
 
-class Mixed:
+class Mixed(Around):
     """An agent that takes a uniform action with probability epsilon.
 
     Args:
@@ -50,21 +44,14 @@ class Mixed:
         *,
         log_prob: bool = False,
     ) -> None:
-        self.agent, self.space, self.epsilon, self.rng = agent, space, epsilon, rng
+        super().__init__(agent)
+        self.space, self.epsilon, self.rng = space, epsilon, rng
         self.log_prob = log_prob
         if log_prob and not isinstance(space, gym.spaces.Discrete):
             raise ConfigError(
                 f"Log-probabilities are recorded of Discrete actions, and these are {space}.",
                 "Leave out --log-prob; evaluations estimate them.",
             )
-
-    def initial_carry(self, n: int) -> Tree:
-        """Return that of the agent."""
-        return self.agent.initial_carry(n)
-
-    def rewarded(self, carry: Tree, reward: NDArray[Any]) -> Tree:
-        """Tell the agent what it got."""
-        return rewarded_carry(self.agent, carry, reward)
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         """Choose an action for each row of `obs`."""

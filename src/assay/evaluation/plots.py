@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from assay.core.errors import ConfigError
 from assay.core.types import Unit
 from assay.evaluation import statistics
-from assay.evaluation.compare import Arm, Comparison, arm_names, read_curve
+from assay.evaluation.compare import Arm, Comparison
 from assay.evaluation.evaluate import TRAINING
 from assay.evaluation.formatting import number
-from assay.evaluation.run_scores import UNITS
+from assay.evaluation.run_scores import UNITS, arm_names, read_curve
 from assay.evaluation.statistics import Interval
 from assay.runs.directory import group_runs
 from assay.runs.files import replacing
@@ -200,16 +200,11 @@ def plot_panels(
     check_suffix(path)
     if not panels:
         raise ConfigError("There is nothing to draw.", "Give at least one panel.")
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = new_figure(3.6 * columns, 2.9 * rows)
-    places = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, (title, curves) in zip(places, panels.items(), strict=False):
+    figure, places = new_panels(len(panels), 3.6, 2.9)
+    for axes, (title, curves) in zip(places, panels.items(), strict=True):
         _draw_curves(axes, curves, metric, level, unit)
         axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
         axes.legend(fontsize=8, frameon=False)
-    for axes in places[len(panels) :]:
-        axes.remove()
     return save_figure(figure, path, note)
 
 
@@ -249,16 +244,11 @@ def plot_histograms(panels: Mapping[str, NDArray[Any]], path: Path, *, title: st
         RunError: The file cannot be written.
     """
     check_suffix(path)
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = new_figure(3.4 * columns, 2.6 * rows)
-    places = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, (name, values) in zip(places, panels.items(), strict=False):
+    figure, places = new_panels(len(panels), 3.4, 2.6)
+    for axes, (name, values) in zip(places, panels.items(), strict=True):
         axes.hist(values, bins=30, color=COLOURS[0])
         axes.set_title(_shorten(name), loc="left", fontsize=10, fontweight="bold")
         tidy(axes, grid="y")
-    for axes in places[len(panels) :]:
-        axes.remove()
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return save_figure(figure, path)
 
@@ -379,6 +369,17 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def new_panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with so many panels of a size, three in a row at most."""
+    columns = min(3, count)
+    rows = -(-count // columns)
+    figure = new_figure(width * columns, height * rows)
+    places = list(figure.subplots(rows, columns, squeeze=False).ravel())
+    for axes in places[count:]:
+        axes.remove()
+    return figure, places[:count]
 
 
 def _draw_curves(

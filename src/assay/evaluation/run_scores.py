@@ -78,9 +78,7 @@ def arm_names(paths: Sequence[Path]) -> list[str]:
     raise AssertionError("unreachable: whole paths differ")
 
 
-def refuse_unlike(
-    groups: Mapping[str, list[RunDirectory]],
-) -> tuple[str, Unit, int | None]:
+def refuse_unlike(groups: Mapping[str, list[RunDirectory]]) -> tuple[str, Unit, int | None]:
     """Return the environment, unit and budget that all runs share, or say which runs do not."""
     everything = [run for runs in groups.values() for run in runs]
     unfinished = [run for run in everything if run.effective_status != "done"]
@@ -204,9 +202,7 @@ def seed_scores(curves: Mapping[str, tuple[Series, ...]], at: At) -> dict[str, N
 
 
 def refuse_broken(
-    groups: Mapping[str, list[RunDirectory]],
-    scores: Mapping[str, NDArray[np.float64]],
-    metric: str,
+    groups: Mapping[str, list[RunDirectory]], scores: Mapping[str, NDArray[np.float64]], metric: str
 ) -> None:
     """Refuse a run whose score is not a finite number."""
     for name, runs in groups.items():

@@ -68,6 +68,11 @@ class Interval:
     high: float
     level: float
 
+    def to_json(self, name: str = "point") -> dict[str, float | None]:
+        """Return plain values, with None for numbers that are undefined."""
+        numbers = {name: self.point, "low": self.low, "high": self.high}
+        return {key: value if math.isfinite(value) else None for key, value in numbers.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class SignificanceTest:
@@ -136,12 +141,7 @@ def iqm(scores: ArrayLike, axis: int | None = None) -> float | Floats:
 
 
 def stratified_bootstrap(
-    scores: Scores,
-    statistic: Statistic = iqm,
-    *,
-    rng: Rng,
-    reps: int = 2000,
-    level: float = 0.95,
+    scores: Scores, statistic: Statistic = iqm, *, rng: Rng, reps: int = 2000, level: float = 0.95
 ) -> Interval:
     """Return a statistic of all scores with its bootstrap interval.
 
@@ -387,10 +387,7 @@ def power_two_sample(effect: float, n: int, alpha: float = 0.05) -> float:
         >>> round(power_two_sample(0.5, 64), 4)
         0.8015
     """
-    _finite(effect, "effect", ndim=0)
-    _check_open_unit(alpha, "alpha")
-    if not isinstance(n, int | np.integer) or n < 2:
-        raise ConfigError(f"n is {n!r}: expected a whole number of at least 2 runs per set.")
+    _check_power(effect, n, alpha, "runs per set")
     return _power_t(abs(effect) * math.sqrt(n / 2), 2 * int(n) - 2, alpha)
 
 
@@ -403,11 +400,15 @@ def power_paired(effect: float, n: int, alpha: float = 0.05) -> float:
         >>> round(power_paired(0.5, 34), 4)
         0.8078
     """
+    _check_power(effect, n, alpha, "pairs")
+    return _power_t(abs(effect) * math.sqrt(n), int(n) - 1, alpha)
+
+
+def _check_power(effect: float, n: int, alpha: float, what: str) -> None:
     _finite(effect, "effect", ndim=0)
     _check_open_unit(alpha, "alpha")
     if not isinstance(n, int | np.integer) or n < 2:
-        raise ConfigError(f"n is {n!r}: expected a whole number of at least 2 pairs.")
-    return _power_t(abs(effect) * math.sqrt(n), int(n) - 1, alpha)
+        raise ConfigError(f"n is {n!r}: expected a whole number of at least 2 {what}.")
 
 
 def _power_t(delta: float, df: int, alpha: float) -> float:

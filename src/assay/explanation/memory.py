@@ -14,12 +14,7 @@ from torch import Tensor, nn
 
 from assay.core.types import Tree, action_mask, tree_map
 from assay.evaluation import statistics
-from assay.explanation.functions import (
-    Function,
-    inputs_of,
-    policy_parameters,
-    same_actions,
-)
+from assay.explanation.functions import Function, inputs_of, policy_parameters, same_actions
 from assay.explanation.states import States, Visited
 from assay.networks.decision import Block as DecisionBlock
 from assay.networks.rnn import Block, Memory, Remembering, Transformer

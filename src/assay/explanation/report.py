@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,12 +16,7 @@ from assay.core.errors import AssayError, ConfigError, require_counts
 from assay.core.images import is_image
 from assay.core.types import action_mask
 from assay.evaluation.video import frames
-from assay.explanation.functions import (
-    Function,
-    policy_function,
-    policy_parameters,
-    same_actions,
-)
+from assay.explanation.functions import Function, policy_function, policy_parameters, same_actions
 from assay.explanation.look import Baseline, Feature, Look
 from assay.explanation.memory import MemoryReport, forgotten, judge_memory
 from assay.explanation.pictures import Frame
@@ -114,10 +109,7 @@ class Explanation:
             "outputs": list(self.outputs), "returns": self.returns.tolist(),
             "states": self.states, "believable": self.believable,
             "features": [{"name": one.name, **one.share} for one in self.features],
-            "checks": [
-                {"name": one.name, "passed": one.passed, "detail": one.detail}
-                for one in self.checks
-            ],
+            "checks": [asdict(one) for one in self.checks],
             "cascade": [{"layer": name, "correlation": x} for name, x in self.cascade],
             "values": {"reason": values} if isinstance(values, str) else values.to_dict(),
             "memory": None if self.memory is None else self.memory.to_dict(),
@@ -195,7 +187,9 @@ def explain(
     if pictures:
         moments = [(int(visited.episode[row]), int(visited.time[row])) for row, _ in chosen]
         try:
-            shown = _rendered(agent, config, env, moments, seed)
+            make = drawable(config) if env is None else env
+            wrappers = config.run.wrappers
+            shown = frames(agent.policy, make, moments, seed=seed, wrappers=wrappers)
         except AssayError as error:
             reason = error.message.partition("\n")[0]  # a traceback may follow
             notes.append(f"The environment was not drawn: {reason}")
@@ -236,13 +230,6 @@ def _same_agent(agent: Agent, function: Function, visited: Visited) -> Check:
     return Check("same actions", same >= _SAME, detail)
 
 
-def _rendered(
-    agent: Agent, config: RunConfig, env: Any, moments: list[tuple[int, int]], seed: int
-) -> dict[tuple[int, int], Frame]:
-    make = drawable(config) if env is None else env
-    return frames(agent.policy, make, moments, seed=seed, wrappers=config.run.wrappers)
-
-
 def _moment(
     look: Look,
     place: int,
@@ -258,18 +245,12 @@ def _moment(
         frame = shown.get((episode, time))
         pictures = {} if frame is None else {"the environment": frame}
         pictures |= look.pictures(place)
-    known = not isinstance(values, str)
-    return Moment(
-        reason,
-        episode,
-        time,
-        np.asarray(visited.states.action[row]).tolist(),
-        look.scores[place].tolist(),
-        float(values.value[row]) if known else None,  # type: ignore[union-attr]
-        float(values.realised[row]) if known else None,  # type: ignore[union-attr]
-        look.parts(place),
-        pictures,
-    )
+    action = np.asarray(visited.states.action[row]).tolist()
+    value = realised = None
+    if not isinstance(values, str):
+        value, realised = float(values.value[row]), float(values.realised[row])
+    scores, parts = look.scores[place].tolist(), look.parts(place)
+    return Moment(reason, episode, time, action, scores, value, realised, parts, pictures)
 
 
 def _check_names(names: tuple[str, ...], agent: Agent) -> None:

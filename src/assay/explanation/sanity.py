@@ -96,10 +96,7 @@ def weights_matter(
 
 
 def cascade(
-    network: nn.Module,
-    make: Callable[[nn.Module], Maps],
-    trained: Maps,
-    rng: np.random.Generator,
+    network: nn.Module, make: Callable[[nn.Module], Maps], trained: Maps, rng: np.random.Generator
 ) -> list[tuple[str, float]]:
     """Return each layer, and the correlation after it and all later ones were made random.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from assay.core.types import ACTION_MASK, Action, Tree, tree_leaves, tree_map
 from assay.envs.vector import Vector
-from assay.evaluation.evaluate import Agent, episode_seed, played_steps, rewarded_carry
+from assay.evaluation.evaluate import Agent, Around, episode_seed, played_steps, rewarded_carry
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -85,19 +85,14 @@ class Visited:
         return np.array([one.reward.sum() for one in self.episodes])
 
 
-class _Watched:
+class _Watched(Around):
     """An agent that keeps what it carried; `forget` empties its memory before every step."""
 
     def __init__(self, agent: Agent, forget: bool) -> None:
-        self.agent, self.forget = agent, forget
+        super().__init__(agent)
+        self.forget = forget
         self.before: list[Tree] = []
         self.after: list[Tree] = []
-
-    def initial_carry(self, n: int) -> Tree:
-        return self.agent.initial_carry(n)
-
-    def rewarded(self, carry: Tree, reward: NDArray[Any]) -> Tree:
-        return rewarded_carry(self.agent, carry, reward)
 
     def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
         if self.forget and carry is not None:
@@ -109,13 +104,7 @@ class _Watched:
 
 
 def visit(
-    agent: Agent,
-    vector: Vector,
-    *,
-    episodes: int,
-    seed: int,
-    max_steps: int,
-    forget: bool = False,
+    agent: Agent, vector: Vector, *, episodes: int, seed: int, max_steps: int, forget: bool = False
 ) -> Visited:
     """Play the episodes that an evaluation with this seed plays, and keep their states.
 

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from assay.core.types import Action, Tree, action_mask, tree_leaves, tree_map
-from assay.evaluation.evaluate import Agent
+from assay.evaluation.evaluate import Agent, Around
 from assay.functional.layout import box_scale
 from assay.loops.collect import random_actions
 from assay.policies.heads import StochasticHead
-from assay.robustness.disturbed import Around, Sight
+from assay.robustness.disturbed import Sight
 from assay.robustness.gradients import GradientPath, ranges, stacked
 
 Rows = NDArray[np.bool_]
@@ -23,22 +23,16 @@ When = Callable[[Tree, Tree], Rows]  # observations and the carry -> which rows 
 Other = Callable[[Tree, Tree, NDArray[Any]], NDArray[Any]]  # with the run's own actions
 
 
-class Timed:
-    """An attack that is made in some moments only."""
+def timed(attack: Sight, when: When, obs: Tree, carry: Tree) -> Tree:
+    """Return what is seen of an attack that is made in some moments only."""
+    rows = when(obs, carry)
+    if not rows.any():
+        return obs
 
-    def __init__(self, attack: Sight, when: When) -> None:
-        self.attack, self.when = attack, when
+    def choose(new: NDArray[Any], old: NDArray[Any]) -> NDArray[Any]:
+        return np.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-    def __call__(self, obs: Tree, carry: Tree) -> Tree:
-        """Return what is seen."""
-        rows = self.when(obs, carry)
-        if not rows.any():
-            return obs
-
-        def choose(new: NDArray[Any], old: NDArray[Any]) -> NDArray[Any]:
-            return np.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
-        return tree_map(choose, self.attack(obs, carry), obs)
+    return tree_map(choose, attack(obs, carry), obs)
 
 
 class Urgent:
@@ -81,15 +75,9 @@ class Urgent:
         return stake.numpy().astype(np.float64)
 
 
-class ByChance:
-    """A share of all moments."""
-
-    def __init__(self, share: float, rng: np.random.Generator) -> None:
-        self.share, self.rng = share, rng
-
-    def __call__(self, obs: Tree, carry: Tree) -> Rows:
-        """Return which rows are attacked."""
-        return self.rng.random(len(tree_leaves(obs)[0])) < self.share
+def by_chance(share: float, rng: np.random.Generator, obs: Tree, carry: Tree) -> Rows:
+    """Return which rows are attacked: a share of all moments."""
+    return rng.random(len(tree_leaves(obs)[0])) < share
 
 
 class Overruled(Around):
@@ -119,47 +107,41 @@ class Overruled(Around):
         return Action(action, choice.carry, choice.extras)
 
 
-class Worst:
-    """The opposite of what a run does: the far bound, the choice it prefers least.
+def worst(
+    space: gym.Space[Any], path: GradientPath | None, obs: Tree, carry: Tree, own: NDArray[Any]
+) -> NDArray[Any]:
+    """Return the opposite of what a run does: the far bound, the choice it prefers least.
 
     Args:
         space: The canonical action space.
         path: The policy; only needed for choices.
+        obs: What the run sees.
+        carry: What it carries.
+        own: Its actions [N, ...].
     """
-
-    def __init__(self, space: gym.Space[Any], path: GradientPath | None) -> None:
-        self.space, self.path = space, path
-
-    def __call__(self, obs: Tree, carry: Tree, own: NDArray[Any]) -> NDArray[Any]:
-        """Return actions [N, ...]."""
-        space = self.space
-        if isinstance(space, gym.spaces.Box):
-            centre = box_scale(space)[0].reshape(space.shape)
-            return np.where(own >= centre, space.low, space.high).astype(own.dtype)
-        if isinstance(space, gym.spaces.MultiBinary):
-            return (1 - own).astype(own.dtype)
-        assert self.path is not None
-        fixed = self.path.tensors(obs)
-        with torch.no_grad():
-            numbers = self.path.numbers(fixed, self.path.tensors(carry)).numpy()
-        mask = action_mask(obs)
-        if mask is not None:
-            allowed = (mask != 0) | ~(mask != 0).any(1, keepdims=True)
-            numbers = np.where(allowed, numbers, np.inf)
-        if isinstance(space, gym.spaces.Discrete):
-            return numbers[:, : int(space.n)].argmin(1)
-        assert isinstance(space, gym.spaces.MultiDiscrete)
-        ends = np.cumsum(space.nvec.ravel())[:-1]
-        worst = [part.argmin(1) for part in np.split(numbers, ends, 1)]
-        return np.stack(worst, 1).reshape(own.shape)
+    if isinstance(space, gym.spaces.Box):
+        centre = box_scale(space)[0].reshape(space.shape)
+        return np.where(own >= centre, space.low, space.high).astype(own.dtype)
+    if isinstance(space, gym.spaces.MultiBinary):
+        return (1 - own).astype(own.dtype)
+    assert path is not None
+    fixed = path.tensors(obs)
+    with torch.no_grad():
+        numbers = path.numbers(fixed, path.tensors(carry)).numpy()
+    mask = action_mask(obs)
+    if mask is not None:
+        allowed = (mask != 0) | ~(mask != 0).any(1, keepdims=True)
+        numbers = np.where(allowed, numbers, np.inf)
+    if isinstance(space, gym.spaces.Discrete):
+        return numbers[:, : int(space.n)].argmin(1)
+    assert isinstance(space, gym.spaces.MultiDiscrete)
+    ends = np.cumsum(space.nvec.ravel())[:-1]
+    least = [part.argmin(1) for part in np.split(numbers, ends, 1)]
+    return np.stack(least, 1).reshape(own.shape)
 
 
-class Anything:
-    """Uniform actions: the control of `Worst`."""
-
-    def __init__(self, space: gym.Space[Any], rng: np.random.Generator) -> None:
-        self.space, self.rng = space, rng
-
-    def __call__(self, obs: Tree, carry: Tree, own: NDArray[Any]) -> NDArray[Any]:
-        """Return actions [N, ...]."""
-        return random_actions(self.rng, self.space, len(own), action_mask(obs))
+def anything(
+    space: gym.Space[Any], rng: np.random.Generator, obs: Tree, carry: Tree, own: NDArray[Any]
+) -> NDArray[Any]:
+    """Return uniform actions [N, ...]: the control of `worst`."""
+    return random_actions(rng, space, len(own), action_mask(obs))

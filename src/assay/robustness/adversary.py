@@ -21,7 +21,7 @@ from assay.core.errors import ConfigError
 from assay.core.types import Tree
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import Agent, clip_to_space, restart_carry, rewarded_carry
-from assay.robustness.room import Room
+from assay.robustness.disturbed import Room
 
 _MOST_NUMBERS = 400  # that an adversary can learn to move
 
@@ -84,16 +84,10 @@ class Deceiving(gym.vector.VectorEnv[Any, Any, Any]):
         return flat(self.room, obs), -np.asarray(reward), terminated, truncated, info
 
 
-class Learned:
-    """What a trained adversary shows."""
-
-    def __init__(self, adversary: Agent, room: Room, budget: float) -> None:
-        self.adversary, self.room, self.budget = adversary, room, budget
-
-    def __call__(self, obs: Tree, carry: Tree) -> Tree:
-        """Return what is seen."""
-        choice = self.adversary.act(flat(self.room, obs), None, False)
-        return shift(self.room, obs, np.asarray(choice.action), self.budget)
+def learned(adversary: Agent, room: Room, budget: float, obs: Tree, carry: Tree) -> Tree:
+    """Return what a trained adversary shows."""
+    choice = adversary.act(flat(room, obs), None, False)
+    return shift(room, obs, np.asarray(choice.action), budget)
 
 
 def train_adversary(

@@ -18,8 +18,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -28,12 +29,22 @@ from assay.agents import load
 from assay.api import train
 from assay.core.errors import ConfigError, nearest, require_counts
 from assay.evaluation.evaluate import Agent as Acting
+from assay.evaluation.formatting import bounds, markdown_table
 from assay.evaluation.statistics import Interval, t_interval
 from assay.loops.run_settings import OnlineSettings
-from assay.robustness.acting import Anything, ByChance, Overruled, Timed, Urgent, Worst
-from assay.robustness.adversary import Learned, train_adversary
+from assay.robustness.acting import (
+    Other,
+    Overruled,
+    Urgent,
+    When,
+    anything,
+    by_chance,
+    timed,
+    worst,
+)
+from assay.robustness.adversary import learned, train_adversary
 from assay.robustness.bounds import Certifier
-from assay.robustness.disturbed import Corners, Misled
+from assay.robustness.disturbed import Misled, corners
 from assay.robustness.gradients import GradientAttack, GradientPath, stacked
 from assay.robustness.measure import (
     LEVEL,
@@ -43,6 +54,7 @@ from assay.robustness.measure import (
     Verdict,
     check_tolerance,
     judge,
+    value_text,
 )
 from assay.robustness.stage import Progress, Stage
 
@@ -221,22 +233,23 @@ class _Attacker:
         stage, name, value = self.stage, point.axis, float(point.value)
         rng, space = stage.rng(str(point)), stage.spaces.action
         if name == "random":
-            return Misled(stage.policy, Corners(self.room, value, rng))
+            return Misled(stage.policy, partial(corners, self.room, value, rng))
         if name in ("fgsm", "pgd"):
             steps = 1 if name == "fgsm" else self.plan.steps
             return Misled(stage.policy, GradientAttack(self.path, value, steps, rng))
         if name == "adversary":
-            return Misled(stage.policy, Learned(self._trained(root), self.room, value))
+            return Misled(stage.policy, partial(learned, self._trained(root), self.room, value))
         if name == REWARD:
             return self._retrained(value, root)
         if name in ("timed", "timed_random"):
             attack = GradientAttack(self.path, max(self.plan.budgets), self.plan.steps, rng)
+            when: When = partial(by_chance, value, stage.rng(name, "when"))
             if name == "timed":
-                return Misled(
-                    stage.policy, Timed(attack, Urgent(self.path, stage.watched.states, value))
-                )
-            return Misled(stage.policy, Timed(attack, ByChance(value, stage.rng(name, "when"))))
-        other = Worst(space, self._path) if name == "action" else Anything(space, rng)
+                when = Urgent(self.path, stage.watched.states, value)
+            return Misled(stage.policy, partial(timed, attack, when))
+        other: Other = partial(anything, space, rng)
+        if name == "action":
+            other = partial(worst, space, self._path)
         return Overruled(stage.policy, space, other, value, stage.rng(str(point), "chance"))
 
     def _trained(self, root: Path) -> Acting:
@@ -303,3 +316,73 @@ def _beyond(points: Sequence[Point], played: Sequence[Played]) -> dict[Point, In
         values = more[0] if len(more) == 1 else np.array([each.mean() for each in more])
         found[point] = t_interval(values, LEVEL)
     return found
+
+
+# What a report says besides losses: attacks against their controls, and bounds.
+_CHOICES = {
+    "certified_share": "certified",
+    "attacked_share": "changed by PGD",
+    "mean_gap_bound": "mean lower bound of the gap",
+}
+_BOX = {"attacked_move": "moved by PGD", "largest_move_bound": "certified to move by at most"}
+
+
+class Part(NamedTuple):
+    """A part of the report: its title, a sentence, and a table, which may be empty."""
+
+    title: str
+    text: str
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def parts(result: Attacked) -> list[Part]:
+    """Return what is said besides losses."""
+    found = []
+    if result.beyond:
+        text = f"What an attack costs beyond its control of the same size, each at {LEVEL:.0%}:"
+        rows = tuple(
+            (point.axis, value_text(point.value), CONTROLLED.get(point.axis, "random"),
+             f"{more.point:+.0%}", bounds(more, places=2), _word(more.low, more.high))
+            for point, more in result.beyond.items()
+        )  # fmt: skip
+        head = ("attack", "value", "control", "more loss", "interval", "verdict")
+        found.append(Part("Beyond chance", text, head, rows))
+    return [*found, _certified(result)]
+
+
+def sections(result: Attacked) -> list[str]:
+    """Return the same as lines of Markdown."""
+    lines = []
+    for part in parts(result):
+        lines += [f"## {part.title}", "", part.text, ""]
+        if part.rows:
+            lines += [*markdown_table(part.head, part.rows), ""]
+    return lines
+
+
+def _certified(result: Attacked) -> Part:
+    if result.certified is None:
+        return Part("Certified", f"Nothing is certified: {result.uncertified}")
+    choices = "certified_share" in next(iter(result.certified.values()))
+    names = _CHOICES if choices else _BOX
+    text = (
+        "Shares of the states of undisturbed episodes in which no attack within the budget can "
+        "change the choice, and in which PGD does:"
+        if choices
+        else "How far the farthest action moves on average over states of undisturbed episodes, in "
+        "units of half its range: by PGD, and by any attack at most:"
+    )
+    rows = tuple(
+        (value_text(budget), *(_figure(name, figures[name]) for name in names))
+        for budget, figures in result.certified.items()
+    )
+    return Part("Certified", text, ("budget", *names.values()), rows)
+
+
+def _word(low: float, high: float) -> str:
+    return "stronger" if low > 0 else "weaker" if high < 0 else "not shown"
+
+
+def _figure(name: str, value: float) -> str:
+    return f"{value:.1%}" if name.endswith("_share") else f"{value:.3g}"

@@ -30,13 +30,7 @@ from torch import Tensor, nn
 from assay.core.errors import ConfigError
 from assay.core.types import Tree, action_mask
 from assay.networks.encoders import Encoder
-from assay.networks.heads import (
-    AtomHead,
-    AtomMean,
-    DuelingHead,
-    GaussianHead,
-    SquashedGaussianHead,
-)
+from assay.networks.heads import AtomHead, AtomMean, DuelingHead, GaussianHead, SquashedGaussianHead
 from assay.networks.noisy import NoisyLinear
 from assay.policies.heads import SquashedHead, StochasticHead
 from assay.robustness.gradients import GradientPath, ranges
@@ -158,11 +152,7 @@ class Certifier:
             self.layers.append(_BENDS[nn.Tanh])
 
     def figures(
-        self,
-        obs: Tree,
-        budget: float,
-        before: NDArray[Any],
-        after: NDArray[Any],
+        self, obs: Tree, budget: float, before: NDArray[Any], after: NDArray[Any]
     ) -> dict[str, float]:
         """Return what is certified, beside what an attack did to the same observations.
 

@@ -1,8 +1,12 @@
-"""Agents of runs under disturbances: what they see, what they do, how their episodes begin."""
+"""Agents of runs under disturbances: what they see, what they do, how their episodes begin.
+
+A `Room` says which numbers of an observation can be moved, and how far a budget of 1 moves each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -11,30 +15,16 @@ from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError
 from assay.core.images import is_image
-from assay.core.types import Action, Tree, action_mask, tree_leaves, tree_map
-from assay.evaluation.evaluate import Agent, rewarded_carry
+from assay.core.types import ACTION_MASK, Action, Tree, action_mask, tree_leaves, tree_map
+from assay.evaluation.evaluate import Agent, Around, rewarded_carry
 from assay.functional.layout import box_scale
 from assay.loops.collect import random_actions
 from assay.networks.normalize import RunningMoments
-from assay.robustness.room import Room, movable
 
 Sight = Callable[[Tree, Tree], Tree]  # observations and the carry -> what is seen in their place
+BARE = ""  # the key of an observation that is one array
+Parts = dict[str, NDArray[Any]]
 _MOST_STATES = 1_000
-
-
-class Around:
-    """What the agents here have in common: another agent, which they tell everything."""
-
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-
-    def initial_carry(self, n: int) -> Tree:
-        """Return that of the agent."""
-        return self.agent.initial_carry(n)
-
-    def rewarded(self, carry: Tree, reward: NDArray[Any]) -> Tree:
-        """Tell the agent what it got."""
-        return rewarded_carry(self.agent, carry, reward)
 
 
 class Watched(Around):
@@ -100,37 +90,27 @@ class Misled(Around):
         return self.agent.act(self.see(obs, carry), carry, explore)
 
 
-class GaussianNoise:
-    """Noise on every number, of a share of the number's own spread."""
-
-    def __init__(self, room: Room, share: float, rng: np.random.Generator) -> None:
-        self.room, self.share, self.rng = room, share, rng
-
-    def __call__(self, obs: Tree, carry: Tree) -> Tree:
-        """Return disturbed observations."""
-        parts = self.room.parts(obs)
-        for key, part in parts.items():
-            noise = self.rng.standard_normal(part.shape, np.float32)
-            parts[key] = part + self.room.radius(key, self.share) * noise
-        return self.room.put(obs, parts)
+def gaussian_noise(
+    room: Room, share: float, rng: np.random.Generator, obs: Tree, carry: Tree
+) -> Tree:
+    """Return observations with noise on every number, of a share of the number's own spread."""
+    parts = room.parts(obs)
+    for key, part in parts.items():
+        noise = rng.standard_normal(part.shape, np.float32)
+        parts[key] = part + room.radius(key, share) * noise
+    return room.put(obs, parts)
 
 
-class Corners:
-    """Every number as far as the budget goes, up or down by chance.
+def corners(room: Room, budget: float, rng: np.random.Generator, obs: Tree, carry: Tree) -> Tree:
+    """Return observations with every number as far as the budget goes, up or down by chance.
 
     No other noise of this largest size moves an observation further: the control of an attack.
     """
-
-    def __init__(self, room: Room, budget: float, rng: np.random.Generator) -> None:
-        self.room, self.budget, self.rng = room, budget, rng
-
-    def __call__(self, obs: Tree, carry: Tree) -> Tree:
-        """Return disturbed observations."""
-        parts = self.room.parts(obs)
-        for key, part in parts.items():
-            signs = self.rng.integers(2, size=part.shape) * np.float32(2) - np.float32(1)
-            parts[key] = part + self.room.radius(key, self.budget) * signs
-        return self.room.put(obs, parts)
+    parts = room.parts(obs)
+    for key, part in parts.items():
+        signs = rng.integers(2, size=part.shape) * np.float32(2) - np.float32(1)
+        parts[key] = part + room.radius(key, budget) * signs
+    return room.put(obs, parts)
 
 
 class NoisyActions(Around):
@@ -178,3 +158,47 @@ class LateStart(Around):
             action = np.where(early.reshape(-1, *[1] * (drawn.ndim - 1)), drawn, action)
         after = {"agent": choice.carry, "steps": carry["steps"] + 1}
         return Action(action, after, choice.extras)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """The arrays of an observation that can be moved: numbers, not choices and masks.
+
+    Attributes:
+        boxes: Their spaces, by key; `BARE` where the observation is one array.
+        scales: The standard deviation of each number over undisturbed episodes; of an image, one
+            for all its pixels.
+    """
+
+    boxes: dict[str, gym.spaces.Box]
+    scales: dict[str, NDArray[np.float32]]
+
+    def parts(self, obs: Tree) -> Parts:
+        """Return the arrays that can be moved, as floats."""
+        given = obs if isinstance(obs, Mapping) else {BARE: obs}
+        return {key: given[key].astype(np.float32) for key in self.boxes}
+
+    def put(self, obs: Tree, parts: Mapping[str, Any]) -> Tree:
+        """Return an observation with other arrays, within the bounds of their spaces."""
+        if not isinstance(obs, Mapping):
+            return self._fitted(BARE, parts[BARE])
+        return {**obs, **{key: self._fitted(key, part) for key, part in parts.items()}}
+
+    def radius(self, key: str, budget: float) -> NDArray[np.float32]:
+        """Return how far a budget moves each number of an array."""
+        return np.float32(budget) * self.scales[key]
+
+    def _fitted(self, key: str, part: NDArray[Any]) -> NDArray[Any]:
+        box = self.boxes[key]
+        whole = box.dtype.kind in "ui"
+        return np.clip(np.rint(part) if whole else part, box.low, box.high).astype(box.dtype)
+
+
+def movable(space: gym.Space[Any]) -> dict[str, gym.spaces.Box]:
+    """Return the arrays of numbers of a canonical space by key."""
+    parts = space.spaces if isinstance(space, gym.spaces.Dict) else {BARE: space}
+    return {
+        key: part
+        for key, part in parts.items()
+        if key != ACTION_MASK and isinstance(part, gym.spaces.Box)
+    }

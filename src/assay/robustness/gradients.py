@@ -33,7 +33,7 @@ from assay.policies.heads import StochasticHead
 from assay.policies.planning import PlanningPolicy
 from assay.policies.policy import Policy, PolicyModule
 from assay.policies.search import SearchPolicy
-from assay.robustness.room import BARE, Room
+from assay.robustness.disturbed import BARE, Room
 
 _NO_PATH = {
     SearchPolicy: "searches the tree of a game",

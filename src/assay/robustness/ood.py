@@ -21,7 +21,7 @@ from assay.evaluation.evaluate import DEFAULT_NUM_ENVS, EvaluationResult
 from assay.evaluation.evaluate import Agent as Acting
 from assay.evaluation.play import Mixed
 from assay.loops.config import RunConfig
-from assay.robustness.disturbed import GaussianNoise, LateStart, Misled, NoisyActions
+from assay.robustness.disturbed import LateStart, Misled, NoisyActions, gaussian_noise
 from assay.robustness.measure import TOLERANCE, Verdict, check_tolerance, judge
 from assay.robustness.shifts import Change, Shift
 from assay.robustness.stage import Progress, Stage
@@ -110,8 +110,8 @@ def _actor(stage: Stage, change: Change, name: str) -> Acting:
     agent: Acting = stage.policy
     space = stage.spaces.action
     if change.obs_noise:
-        noise = GaussianNoise(stage.watched.room(), change.obs_noise, stage.rng(name, "sight"))
-        agent = Misled(agent, noise)
+        room, rng = stage.watched.room(), stage.rng(name, "sight")
+        agent = Misled(agent, partial(gaussian_noise, room, change.obs_noise, rng))
     if change.action_noise:
         rng = stage.rng(name, "actions")
         if isinstance(space, gym.spaces.Box):

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import ConfigError
-from assay.evaluation.formatting import bounds, number
-from assay.evaluation.plots import COLOURS, INK, new_figure, save_figure, tidy
+from assay.evaluation.equilibria_report import check_picture
+from assay.evaluation.formatting import bounds, markdown_table, number
+from assay.evaluation.plots import COLOURS, INK, new_panels, save_figure, tidy
 from assay.robustness.measure import LEVEL, Cell, Verdict, value_text
 from assay.runs.files import dump_json, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS = ("svg", "png")
 _WORST = 5
 
 
@@ -66,8 +66,7 @@ def check_place(place: Path | None, picture: str) -> None:
     Raises:
         ConfigError: Pictures are neither SVG nor PNG, or nothing can be written to the place.
     """
-    if picture not in FORMATS:
-        raise ConfigError(f"Pictures as '{picture}': expected {' or '.join(FORMATS)}.")
+    check_picture(picture)
     if place is not None and place.exists() and not place.is_dir():
         raise ConfigError(f"'{place}' is a file: expected a directory for the report.")
     if place is not None:
@@ -98,13 +97,13 @@ def markdown(title: str, verdict: Verdict, picture: str, sections: Sequence[str]
         "",
         "## Worst cases",
         "",
-        *table(HEAD, [row(cell) for cell in verdict.worst[:_WORST]]),
+        *markdown_table(HEAD, [row(cell) for cell in verdict.worst[:_WORST]]),
         "",
         f"![losses]({picture})",
         "",
         "## All cells",
         "",
-        *table(HEAD, [row(cell) for cell in verdict.cells]),
+        *markdown_table(HEAD, [row(cell) for cell in verdict.cells]),
         "",
         *sections,
         "## Runs",
@@ -130,23 +129,14 @@ def row(cell: Cell) -> tuple[str, ...]:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a Markdown table."""
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    return lines + [f"| {' | '.join(cells)} |" for cells in rows]
-
-
 def plot_losses(verdict: Verdict, path: Path, panels: Mapping[str, Sequence[str]]) -> Path:
     """Draw what is lost against the size of the disturbance, and return the file's path.
 
     Raises:
         RunError: The file cannot be written.
     """
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = new_figure(3.6 * columns, 2.9 * rows)
-    places = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, (title, names) in zip(places, panels.items(), strict=False):
+    figure, places = new_panels(len(panels), 3.6, 2.9)
+    for axes, (title, names) in zip(places, panels.items(), strict=True):
         for index, name in enumerate(names):
             _draw(axes, verdict.curve(name), name, COLOURS[index % len(COLOURS)])
         axes.axhline(verdict.tolerance, color=INK, linewidth=1, linestyle=(0, (2, 3)))
@@ -156,8 +146,6 @@ def plot_losses(verdict: Verdict, path: Path, panels: Mapping[str, Sequence[str]
         if len(names) > 1:
             axes.legend(fontsize=8, frameon=False)
         tidy(axes, grid="y")
-    for axes in places[len(panels) :]:
-        axes.remove()
     return save_figure(figure, path)
 
 

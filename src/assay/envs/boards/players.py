@@ -221,9 +221,7 @@ class _BitRules:
         return total
 
 
-@cache
-def _bit_rules(game: BoardGame) -> _BitRules:
-    return _BitRules(game)
+_bit_rules = cache(_BitRules)
 
 
 def _bits(cells: NDArray[np.bool_]) -> int:

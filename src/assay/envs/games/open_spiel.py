@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,19 +11,6 @@ from assay.envs.games.base import Game, History
 from assay.functional.games.tree import CHANCE, TERMINAL
 
 PREFIX = "openspiel/"
-
-
-def import_pyspiel(what: str) -> Any:
-    """Return the module, or say how to get it.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
-    try:
-        import pyspiel
-    except ImportError:
-        raise MissingExtraError("open_spiel", "openspiel", what) from None
-    return pyspiel
 
 
 class OpenSpielGame(Game):
@@ -39,7 +27,11 @@ class OpenSpielGame(Game):
 
     def __init__(self, name: str, settings: Mapping[str, Any] | None = None) -> None:
         short = name.removeprefix(PREFIX)
-        spiel = import_pyspiel(f"The game '{PREFIX}{short}'")
+        try:
+            spiel: Any = importlib.import_module("pyspiel")
+        except ImportError:
+            game = f"The game '{PREFIX}{short}'"
+            raise MissingExtraError("open_spiel", "openspiel", game) from None
         known = spiel.registered_names()
         if short not in known:
             raise EnvError(f"OpenSpiel has no game '{short}'.", nearest(short, known))

@@ -15,7 +15,7 @@ NATIVE: dict[str, str] = {
     "CartPole-v0": "assay.envs.native.cartpole:CartPole",
     "CartPole-v1": "assay.envs.native.cartpole:CartPole",
     "MountainCar-v0": "assay.envs.native.mountain_car:MountainCar",
-    "MountainCarContinuous-v0": ("assay.envs.native.mountain_car_continuous:MountainCarContinuous"),
+    "MountainCarContinuous-v0": "assay.envs.native.mountain_car:MountainCarContinuous",
     "Pendulum-v1": "assay.envs.native.pendulum:Pendulum",
 }
 """Gymnasium ids that have a native version, each as `module:Class`."""

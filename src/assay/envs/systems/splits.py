@@ -12,10 +12,7 @@ from typing import Literal, get_args
 from assay.core.errors import EnvError
 
 Split = Literal["train", "test"]
-TRACE_SEEDS: dict[Split, range] = {
-    "train": range(10_000),
-    "test": range(1_000_000, 2_000_000),
-}
+TRACE_SEEDS: dict[Split, range] = {"train": range(10_000), "test": range(1_000_000, 2_000_000)}
 
 
 def known(split: Split) -> Split:

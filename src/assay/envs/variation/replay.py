@@ -50,6 +50,8 @@ class LevelReplay(Curriculum):
 class ReplaySampler(Sampler):
     """Known levels, their scores, and at which episode each was played last."""
 
+    kept = ("units", "found", "played", "episodes")
+
     def __init__(self, settings: LevelReplay, ranges: Ranges) -> None:
         super().__init__(ranges)
         self.settings = settings
@@ -137,20 +139,11 @@ class ReplaySampler(Sampler):
 
     def state(self) -> State:
         """Return what is known of levels."""
-        return {
-            "units": self.units.copy(),
-            "found": self.found.copy(),
-            "played": self.played.copy(),
-            "tries": self.tries.copy(),
-            "episodes": self.episodes,
-            "new_rate": self.new_rate,
-        }
+        return super().state() | {"tries": self.tries.copy(), "new_rate": self.new_rate}
 
     def load_state(self, state: State) -> None:
         """Restore what `state` returned."""
-        self.episodes = int(state["episodes"])
-        for name in ("units", "found", "played"):
-            setattr(self, name, np.array(state[name]))
+        super().load_state(state)
         # A run from before there was learnability has neither, and needs neither.
         self.new_rate = float(state.get("new_rate", self.new_rate))
         self.tries = np.array(state.get("tries", np.zeros((len(self.found), 2))))

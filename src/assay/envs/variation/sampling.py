@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from assay.core import seeding
 from assay.core.errors import ConfigError, nearest
-from assay.core.types import Metrics, State
+from assay.core.types import Metrics
 from assay.envs.variation.base import Judged, Numbers, Sampler, Tags, measured
 from assay.envs.variation.ranges import Ranges, Units
 
@@ -49,6 +49,8 @@ class LearningProgress(Judged):
 class ProgressSampler(Sampler):
     """A fast and a slow mean of every cell; the slow one is NaN where nothing was played."""
 
+    kept = ("means",)
+
     def __init__(self, settings: LearningProgress, ranges: Ranges, shape: list[int]) -> None:
         super().__init__(ranges)
         self.settings, self.shape = settings, tuple(shape)
@@ -88,14 +90,6 @@ class ProgressSampler(Sampler):
             "curriculum/largest_weight": float(self.weights().max()),
             "curriculum/cells_played": float(played.mean()),
         }
-
-    def state(self) -> State:
-        """Return the means."""
-        return {"means": self.means.copy()}
-
-    def load_state(self, state: State) -> None:
-        """Restore what `state` returned."""
-        self.means = np.array(state["means"])
 
 
 class Generated(Judged):
@@ -171,6 +165,8 @@ class FrontierSampler(Sampler):
     tasks.
     """
 
+    kept = ("memory", "numbers", "units", "tried", "next_number", "seed", "judged")
+
     def __init__(self, settings: Generated, ranges: Ranges, easy: Units | None) -> None:
         super().__init__(ranges)
         self.settings, self.easy = settings, easy
@@ -235,21 +231,3 @@ class FrontierSampler(Sampler):
         }
         centre = self.ranges.values(self.units)
         return found | {f"curriculum/{name}_mean": float(x.mean()) for name, x in centre.items()}
-
-    def state(self) -> State:
-        """Return the tasks and what is known of them."""
-        return {
-            "memory": self.memory.copy(),
-            "numbers": self.numbers.copy(),
-            "units": self.units.copy(),
-            "tried": self.tried.copy(),
-            "next_number": self.next_number,
-            "seed": self.seed,
-            "judged": self.judged.copy(),
-        }
-
-    def load_state(self, state: State) -> None:
-        """Restore what `state` returned."""
-        self.next_number, self.seed = int(state["next_number"]), int(state["seed"])
-        for name in ("memory", "numbers", "units", "tried", "judged"):
-            setattr(self, name, np.array(state[name]))

@@ -8,8 +8,7 @@ from typing import Any
 from assay.core.config import example, parse
 from assay.core.errors import ConfigError, nearest
 from assay.envs.parameters import parameters
-from assay.envs.variation.base import Curriculum, Sampler
-from assay.envs.variation.layer import VariedLayer
+from assay.envs.variation.base import Curriculum, Sampler, VariedLayer
 from assay.envs.variation.ranges import Ranges, read_ranges
 from assay.envs.variation.replay import LevelReplay
 from assay.envs.variation.sampling import Generated, LearningProgress, Reverse

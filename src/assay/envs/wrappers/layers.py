@@ -61,7 +61,12 @@ class OfEntry(Wrapper):
 
 
 class Layer:
-    """A backend around another one, which it leaves as it is."""
+    """A backend around another one, which it leaves as it is.
+
+    What a layer remembers besides are the arrays `kept`, each an attribute with a `_` before it.
+    """
+
+    kept: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -87,10 +92,12 @@ class Layer:
 
     def own_state(self) -> State:
         """Return what this layer remembers."""
-        return {}
+        return {name: getattr(self, f"_{name}") for name in self.kept}
 
     def load_own(self, state: State) -> None:
         """Restore what `own_state` returned."""
+        for name in self.kept:
+            setattr(self, f"_{name}", np.array(state[name]))
 
     def get_state(self) -> State | None:
         """Return the state of all environments, or None."""
@@ -162,6 +169,8 @@ class EntryLayer(Layer):
 class HistoryLayer(Layer):
     """Keeps the last rows [N, n, ...] of one array of the observation, and shows some of them."""
 
+    kept = ("rows",)
+
     def __init__(self, inner: Any, key: str | None, count: int, what: str) -> None:
         super().__init__(inner)
         self._key, self.box = entry_of(inner.observations, key, what)
@@ -195,14 +204,6 @@ class HistoryLayer(Layer):
         self._rows = rows
         return self._with(obs, rows), reward, terminated, truncated, valid, final
 
-    def own_state(self) -> State:
-        """Return the rows."""
-        return {"rows": self._rows}
-
-    def load_own(self, state: State) -> None:
-        """Restore the rows."""
-        self._rows = np.array(state["rows"])
-
     def _leaf(self, obs: Tree) -> NDArray[Any]:
         return obs[self._key] if isinstance(obs, dict) else obs
 
@@ -227,11 +228,12 @@ class RandomLayer(Layer):
         return super().reset(seed)
 
     def own_state(self) -> State:
-        """Return where the draws are."""
-        return {"rng": seeding.rng_state(self.rng)}
+        """Return where the draws are, and what else there is."""
+        return {"rng": seeding.rng_state(self.rng)} | super().own_state()
 
     def load_own(self, state: State) -> None:
         """Restore where the draws were."""
+        super().load_own(state)
         seeding.set_rng_state(self.rng, state["rng"])
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from assay.core.images import is_image
-from assay.core.types import State, Tree
+from assay.core.types import Tree
 from assay.envs.sync import Step
 from assay.envs.wrappers.layers import (
     HistoryLayer,
@@ -69,6 +69,8 @@ class ObsDelay(OfEntry):
 
 
 class _ActionDelayLayer(Layer):
+    kept = ("queue",)
+
     def __init__(self, inner: Any, steps: int) -> None:
         super().__init__(inner)
         space = inner.actions.space
@@ -93,12 +95,6 @@ class _ActionDelayLayer(Layer):
             self._queue[fresh] = _neutral(self.inner.actions.space)
         return step
 
-    def own_state(self) -> State:
-        return {"queue": self._queue}
-
-    def load_own(self, state: State) -> None:
-        self._queue = np.array(state["queue"])
-
 
 class ActionDelay(Wrapper):
     """Actions that take effect some steps later; 0, or what is nearest to it, until then."""
@@ -112,6 +108,7 @@ class ActionDelay(Wrapper):
 
 class _StickyLayer(RandomLayer):
     stream = "sticky"
+    kept = ("last", "begun")
 
     def __init__(self, inner: Any, share: float) -> None:
         super().__init__(inner)
@@ -132,13 +129,6 @@ class _StickyLayer(RandomLayer):
         self._last, self._begun = actions, ~self._fresh(step)
         return step
 
-    def own_state(self) -> State:
-        return super().own_state() | {"last": self._last, "begun": self._begun}
-
-    def load_own(self, state: State) -> None:
-        super().load_own(state)
-        self._last, self._begun = np.array(state["last"]), np.array(state["begun"])
-
 
 class StickyActions(Wrapper):
     """With some probability the last action is done again in place of the chosen one."""
@@ -151,6 +141,8 @@ class StickyActions(Wrapper):
 
 
 class _TimeLayer(Layer):
+    kept = ("steps",)
+
     def __init__(self, inner: Any, key: str | None, limit: int) -> None:
         super().__init__(inner)
         self._key, box = entry_of(inner.observations, key, "time_in_obs")
@@ -177,12 +169,6 @@ class _TimeLayer(Layer):
         if not isinstance(obs, dict):
             return np.concatenate([obs, share], 1)
         return {**obs, self._key: np.concatenate([obs[self._key], share], 1)}
-
-    def own_state(self) -> State:
-        return {"steps": self._steps}
-
-    def load_own(self, state: State) -> None:
-        self._steps = np.array(state["steps"])
 
 
 class TimeInObs(OfEntry):
