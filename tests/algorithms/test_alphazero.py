@@ -293,7 +293,8 @@ def all_games(policy: Any) -> list[tuple[int, int, int]]:
 def test_learns_tic_tac_toe(seed: int) -> None:
     """It hardly ever loses, against every reply, with or without search; untrained it does.
 
-    A network that learns the wrong player's value, or visits of another board, stays there.
+    One that learns visits of another board stays there. Which player's value is learned is pinned
+    by the outcomes in the replay and the loss by hand: exact proofs cover a wrong one up here.
     """
     rig = Rig(
         "alphazero", "tictactoe", seed=seed, num_envs=64, env_steps=6_000, simulations=24,
