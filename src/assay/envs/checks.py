@@ -298,7 +298,10 @@ def _left(label: str, raw: Any, space: gym.Space[Any]) -> str:
 
 def _range(trace: _Trace) -> CheckResult:
     if trace.outside is not None:
-        advice = "Widen the bounds of observation_space, or clip what you return."
+        advice = (
+            "Widen the bounds of observation_space, or clip what you return. Runs only warn of "
+            "floats outside of a Box."
+        )
         return CheckResult("observation range", False, trace.outside, advice)
     detail = "within the declared bounds"
     if trace.largest is None:
