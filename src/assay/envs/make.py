@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 import assay.envs.tasks  # noqa: F401 (registers them)
 from assay.core.errors import AssayError, EnvError, MissingExtraError
-from assay.core.imports import import_named
+from assay.core.imports import dependents, import_named
 from assay.core.types import Sight
 from assay.envs.arguments import MAKE_KWARGS, refuse_unknown, takes_limit, usual_arguments
 from assay.envs.atari import (
@@ -268,6 +268,9 @@ def find_spec(env_id: str) -> EnvSpec:
         advice = f"The module '{module}' was imported; {listed}."
     else:
         advice = f"Name the module that registers it, as in 'my_package.envs:{name}'."
+        installed = [module for module in dependents("gymnasium", name) if module != "assay"]
+        if installed:
+            advice += f" Installed, and may register it: {', '.join(installed[:6])}."
     raise EnvError(f"No environment is registered as '{name}'.", advice)
 
 
