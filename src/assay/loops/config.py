@@ -172,12 +172,11 @@ def resolve(
     unknown = [k for k in values if k not in hp_fields | run_fields]
     if unknown:
         hints = " ".join(f"'{k}'. {_hint(k, hp_fields | run_fields)}" for k in unknown)
-        own = f"{unknown[0]}: {values[unknown[0]]}"
-        raise ConfigError(
-            f"Unknown setting for {name}: {hints}",
-            f"`assay algorithms {name}` lists all of them. What the environment itself takes goes "
-            f"into env_kwargs, as in env_kwargs='{{{own}}}'.",
-        )
+        fix = f"`assay algorithms {name}` lists all of them."
+        if "Known: " in hints:  # it resembles none of ours
+            own = f"{unknown[0]}: {values[unknown[0]]}"
+            fix += f" What the environment itself takes goes into env_kwargs='{{{own}}}'."
+        raise ConfigError(f"Unknown setting for {name}: {hints}", fix)
     if issubclass(model, OfflineSettings) and "data" not in values:
         raise ConfigError(
             f"{name} learns from recorded data, and no file is given.", "Set data=FILE.npz."
