@@ -171,6 +171,19 @@ class WantsOptions(Counter):
         return super().reset(seed=seed)
 
 
+class Leaves(Counter):
+    def step(self, action):
+        raise SystemExit("no licence")
+
+
+@pytest.mark.parametrize("backend", ["sync", "processes"])
+def test_an_environment_that_ends_the_program_is_told_of(backend: Any) -> None:
+    with make_vector(Leaves, 2, backend=backend) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(EnvError, match=r"Environment 0 .*step\(\): SystemExit: no licence"):
+            envs.step(np.zeros(2, np.int64))
+
+
 @pytest.mark.parametrize(
     ("kind", "fix", "lines"),
     [

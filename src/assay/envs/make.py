@@ -231,7 +231,7 @@ def make_env(
     refuse_unknown(spec, spec.entry_point, kwargs)
     try:
         return _make_one(spec, kwargs, atari or AtariSettings(), training, limit)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _making_failure(error, spec) from error
 
 
@@ -404,7 +404,7 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
             ours = isinstance(env, NativeVectorEnv | NativeTeam)
             return Vector(Batched(env, spec.id, ours, asked.text), spec.id, stack, declared)
         refuse_unknown(spec, spec.entry_point, kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _making_failure(error, spec) from error
     # A worker process finds the spec of dm_control again: unpacking it would import dm_control
     # before anything could choose how it renders.
@@ -500,7 +500,7 @@ def _make_one_or_explain(
     spec = find_spec(known) if isinstance(known, str) else known
     try:
         return _make_one(spec, {**kwargs, **more}, settings, training, limit)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _making_failure(error, spec) from error
 
 
@@ -509,7 +509,7 @@ def _call(factory: Any, kwargs: dict[str, Any], more: Mapping[str, Any]) -> gym.
     return made
 
 
-def _making_failure(error: Exception, spec: EnvSpec) -> AssayError:
+def _making_failure(error: BaseException, spec: EnvSpec) -> AssayError:
     """Explain why an environment could not be made."""
     if isinstance(error, AssayError):
         return error
