@@ -207,6 +207,20 @@ def test_whole_rollouts_that_take_more_than_the_budget_are_told() -> None:
     )
 
 
+def test_learning_of_the_preset_starts_within_a_short_budget_and_that_is_told() -> None:
+    """A first try of a few steps is not refused for what the preset says."""
+    short = make_plan("dqn", "CartPole-v1", {}, {"env_steps": 600})
+    assert short.config.hyperparameters["learning_starts"] == 30
+    assert short.describe().splitlines()[1:] == [
+        "The preset's learning_starts=1,000 leaves nothing of env_steps=600: learning_starts=30 is "
+        "used. Set another one with learning_starts=N."
+    ]
+    for given in ({"env_steps": 1001}, {"env_steps": 600, "learning_starts": 1000}):
+        plan = make_plan("dqn", "CartPole-v1", {}, given)
+        assert plan.config.hyperparameters["learning_starts"] == 1000
+        assert "leaves nothing" not in plan.describe()
+
+
 def test_a_minibatch_of_the_preset_that_is_cut_is_told() -> None:
     cut = make_plan("ppo", "CartPole-v1", {}, {"num_envs": 4})
     assert cut.config.hyperparameters["minibatch_size"] == 128
