@@ -162,14 +162,14 @@ class Vector:
             if not fine:
                 self._check(obs, reward, actions, f"at step {self.steps}")
             if choices:
-                self._check_choices(obs, f"at step {self.steps}")
+                self._check_choices(obs)
             if result[5] is not None and result[5] is not obs:
                 self._check_final(result, actions)
             return result
 
         return step_unchecked if self.backend.always_finite and to_env is None else step
 
-    def _check_choices(self, obs: Tree, when: str) -> None:
+    def _check_choices(self, obs: Tree) -> None:
         """Raise an error where a choice is none: a network has no input for it, and sees zeros."""
         for leaf, most in self._choices:
             array = obs if self.observations.bare else obs[leaf.key]
@@ -180,8 +180,8 @@ class Vector:
                 raw = leaf.restore(array[row : row + 1])[0]
                 entry = f"entry '{leaf.key}' of an observation" if leaf.path else "an observation"
                 raise EnvError(
-                    f"Environment {row} of '{self.name}' returned {raw} in {entry} {when}, outside "
-                    f"of {leaf.source}.",
+                    f"Environment {row} of '{self.name}' returned {raw} in {entry} at step "
+                    f"{self.steps}, outside of {leaf.source}.",
                     "Widen the space, or clip what you return.",
                 )
 
