@@ -16,7 +16,7 @@ from assay.cli import algorithms, find_run, output, progress, results, seeds
 from assay.cli.progress import LINE_SECONDS, Bars, Progress, curve
 from assay.core.types import Clock
 from assay.evaluation.formatting import number
-from assay.loops.events import Evaluated, Logged, RunStarted, StepsCompiled
+from assay.loops.events import Activity, Evaluated, Logged, RunStarted, StepsCompiled
 from assay.runs.directory import RunDirectory
 
 
@@ -70,6 +70,38 @@ def test_a_slow_run_still_gives_a_line_now_and_then() -> None:
     now = LINE_SECONDS
     bars.update("x", 2, 10_000)
     assert len(lines_of(bars)) == 1
+
+
+def test_a_long_rollout_and_a_long_evaluation_give_lines_too() -> None:
+    now = 0.0
+    bars = make_bars(now=lambda: now)
+    progress, clock, activity = Progress(bars, "ppo"), Clock(1000), Activity()
+    progress.beat()  # before the run has started
+    progress(RunStarted(Path("runs/x"), clock, resumed=False, activity=activity))
+    clock.collected = 300
+    progress.beat()
+    assert lines_of(bars) == []  # it said something a moment ago
+    now = LINE_SECONDS
+    progress.beat()
+    progress.beat()
+    assert lines_of(bars) == ["ppo: 300 of 1,000 env_steps (30%), collecting"]
+    clock.env_steps, clock.collected, activity.doing = 400, 0, "evaluating"
+    now = 2 * LINE_SECONDS
+    progress.beat()
+    assert lines_of(bars)[1:] == ["ppo: 400 of 1,000 env_steps (40%), evaluating"]
+
+
+def test_who_stops_a_run_hears_at_once_what_it_waits_for() -> None:
+    bars = make_bars(now=lambda: 0.0)
+    progress, activity = Progress(bars, "ppo"), Activity()
+    progress(RunStarted(Path("runs/x"), Clock(1000), resumed=False, activity=activity))
+    progress.beat()
+    assert lines_of(bars) == []
+    activity.stopping, activity.doing = True, "evaluating"
+    progress.beat()
+    progress.beat()
+    (said,) = lines_of(bars)
+    assert said.startswith("ppo: stopping; it saves when the evaluation is over. A second Ctrl-C")
 
 
 def test_more_steps_than_the_budget_are_all_of_it() -> None:

@@ -207,6 +207,20 @@ def test_whole_rollouts_that_take_more_than_the_budget_are_told() -> None:
     )
 
 
+def test_learning_of_the_preset_starts_within_a_short_budget_and_that_is_told() -> None:
+    """A first try of a few steps is not refused for what the preset says."""
+    short = make_plan("dqn", "CartPole-v1", {}, {"env_steps": 600})
+    assert short.config.hyperparameters["learning_starts"] == 30
+    assert short.describe().splitlines()[1:] == [
+        "The preset's learning_starts=1,000 leaves nothing of env_steps=600: learning_starts=30 is "
+        "used. Set another one with learning_starts=N."
+    ]
+    for given in ({"env_steps": 1001}, {"env_steps": 600, "learning_starts": 1000}):
+        plan = make_plan("dqn", "CartPole-v1", {}, given)
+        assert plan.config.hyperparameters["learning_starts"] == 1000
+        assert "leaves nothing" not in plan.describe()
+
+
 def test_a_minibatch_of_the_preset_that_is_cut_is_told() -> None:
     cut = make_plan("ppo", "CartPole-v1", {}, {"num_envs": 4})
     assert cut.config.hyperparameters["minibatch_size"] == 128
@@ -281,13 +295,35 @@ def test_a_second_ctrl_c_ends_immediately_and_keeps_the_checkpoint(
     step()
     process.send_signal(signal.SIGINT)
     step()  # so that the signal was handled; that rollout continues to step 128
+    step()
+    step()  # two steps take a second, in which it says so
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
+    assert "ppo: stopping; it saves when the rollout is over." in stderr
     assert f"the last checkpoint is kept. Resume with: assay resume {root / 'x'}" in stderr
     assert "Traceback" not in stderr
     assert [int(path.parent.name) for path in checkpoints(root / "x")] == [64]
     assert status(root / "x") == "interrupted"
+
+
+@pytest.mark.slow
+def test_a_run_that_is_ended_before_its_first_checkpoint_says_that_nothing_is_saved(
+    start: Start, cli: Cli, slow: Path, root: Path
+) -> None:
+    process = start(*SLOW_RUN, "horizon=400", "minibatch_size=400", "--name", "x")
+    steps = slow.with_name("steps")
+    wait_for(lambda: steps.exists() and steps.stat().st_size > 40, process)
+    process.send_signal(signal.SIGTERM)
+    wait_for(lambda: steps.stat().st_size > 60, process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "before the first checkpoint: nothing is saved. Start it again with: assay re" in stderr
+    slow.unlink()
+    result = cli("resume", "x", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["env_steps"] == 400
 
 
 def test_resume_refuses_a_damaged_checkpoint_and_force_uses_the_one_before(

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -134,6 +135,75 @@ def test_unknown_id_suggests_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(EnvError) as caught:
         make_vector(name, 2)
     assert f"'{name.rpartition(':')[2]}'" in caught.value.message and hint in caught.value.fix
+
+
+def test_unknown_id_names_installed_packages_that_may_register_it(tmp_path, monkeypatch) -> None:
+    needs = {"flap": ["gymnasium>=1", "numpy"], "walk": ["Gymnasium (>=0.29)"], "other": ["numpy"]}
+    needs |= {"robots": ["gymnasium-robotics"], "maybe": ["gymnasium>=1; extra == 'play'"]}
+    for name, lines in needs.items():
+        about = tmp_path / f"{name}_birds-1.0.dist-info"
+        about.mkdir()
+        listed = "".join(f"Requires-Dist: {line}\n" for line in lines)
+        (about / "METADATA").write_text(f"Name: {name}-birds\nVersion: 1.0\n{listed}")
+        (about / "top_level.txt").write_text(f"{name}_birds\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(EnvError) as caught:
+        find_spec("FlapBird-v0")
+    expected = "Installed, and may register it: flap_birds, walk_birds."
+    assert caught.value.fix is not None and caught.value.fix.endswith(expected)
+
+
+class Faulty(Counter):
+    """Does what is often wrong."""
+
+    def __init__(self, size):
+        super().__init__()
+
+
+class OldReset(Counter):
+    def reset(self):
+        return super().reset()
+
+
+class WantsOptions(Counter):
+    def reset(self, *, seed=None, options=None):
+        self.level = options["level"]
+        return super().reset(seed=seed)
+
+
+class Leaves(Counter):
+    def step(self, action):
+        raise SystemExit("no licence")
+
+
+@pytest.mark.parametrize("backend", ["sync", "processes"])
+def test_an_environment_that_ends_the_program_is_told_of(backend: Any) -> None:
+    with make_vector(Leaves, 2, backend=backend) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(EnvError, match=r"Environment 0 .*step\(\): SystemExit: no licence"):
+            envs.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fix", "lines"),
+    [
+        (Faulty, "env_kwargs='{size: 9}'", None),
+        (OldReset, "def reset(self, *, seed=None, options=None)", 1),
+        (WantsOptions, "reset() is called with options=None", 6),
+    ],
+)
+def test_frequent_faults_have_a_fix_and_no_frames_of_wrappers(
+    kind: Any, fix: str, lines: int | None
+) -> None:
+    gym.register("Faulty-v0", entry_point=kind)
+    try:
+        with pytest.raises(EnvError) as caught:
+            make_vector("Faulty-v0", 2, backend="sync").reset(seed=0)
+    finally:
+        gym.registry.pop("Faulty-v0")
+    assert caught.value.fix is not None and fix in caught.value.fix
+    if lines is not None:
+        assert len(caught.value.message.splitlines()) == lines, caught.value.message
 
 
 def test_an_id_may_name_its_module(tmp_path, monkeypatch) -> None:

@@ -41,6 +41,55 @@ class Odd(Counter):
         return obs if other is None else other, reward, *rest
 
 
+class LeavesLater(gym.Env[Any, Any]):
+    """Returns a choice that its space does not have, long after the start."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: Any, good: Any, bad: Any) -> None:
+        self.observation_space, self.good, self.bad = space, good, bad
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.good, {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self.bad if self.steps == 40 else self.good, 0.0, self.steps % 7 == 0, False, {}
+
+
+@pytest.mark.parametrize("backend", ["sync", "processes"])
+@pytest.mark.parametrize(
+    ("space", "good", "bad", "said"),
+    [
+        (spaces.Discrete(4), 1, 4, "returned 4 in an observation"),
+        (spaces.Discrete(4, start=5), 6, 4, "returned 4 in an observation"),
+        (
+            spaces.MultiDiscrete([3, 2]),
+            np.array([2, 1]),
+            np.array([2, 2]),
+            r"returned \[2 2\] in an observation",
+        ),
+        (
+            spaces.Dict({"cell": spaces.Discrete(9), "x": spaces.Box(0, 1, (1,))}),
+            {"cell": 8, "x": np.zeros(1, np.float32)},
+            {"cell": -1, "x": np.zeros(1, np.float32)},
+            "returned -1 in entry 'cell' of an observation",
+        ),
+    ],
+)
+def test_a_choice_that_is_none_is_refused_at_any_time(
+    space: Any, good: Any, bad: Any, said: str, backend: Any
+) -> None:
+    with make_vector(partial(LeavesLater, space, good, bad), 2, backend=backend) as envs:
+        envs.reset(0)
+        for _ in range(39):
+            envs.step(np.zeros(2, np.int64))
+        with pytest.raises(EnvError, match=f"Environment 0 of .*{said} at step 40, outside of"):
+            envs.step(np.zeros(2, np.int64))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

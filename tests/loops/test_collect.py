@@ -121,6 +121,7 @@ class TestRollout:
         assert rollout.last_carry["count"].ravel().tolist() == ([0, 2] if next_step else [0, 0])
         # Resets are not steps. Returns 1 + 2 = 3 and 1 + 2 + 3 = 6.
         assert seen.env_steps == (9 if next_step else 12)
+        assert made.clock.collected == 12  # who watches need not know
         assert seen.obs is rollout.obs and seen.reward is rollout.reward
         assert columns(seen.done) == columns(rollout.terminated | rollout.truncated)
         short, long = (3.0, 2), (6.0, 3)

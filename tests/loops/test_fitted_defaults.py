@@ -100,6 +100,21 @@ def test_they_depend_on_the_budget() -> None:
     assert values(fit("sac", action=BOX, env_steps=10_000, n_step=1)[0])["n_step"] == 1
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "recurrent_ppo"])
+@pytest.mark.parametrize("action", [BOX, CHOICE])
+@pytest.mark.parametrize("budget", [100, 500, 1000, 1009, 2000])
+def test_a_rollout_is_not_larger_than_the_run(algorithm: str, action: Any, budget: int) -> None:
+    """A thousand steps of a slow environment are not two thousand."""
+    config, spaces = fit(algorithm, action=action, env_steps=budget, device="cpu")
+    found = values(config)
+    size = found["num_envs"] * found["horizon"]
+    step = found["num_envs"] * max(8, found.get("chunk", 1))
+    assert budget <= size < budget + step
+    assert size // found["minibatch_size"] <= 32
+    build_algorithm(config, spaces, Clock(budget))
+    assert values(fit(algorithm, env_steps=budget, horizon=512)[0])["horizon"] == 512
+
+
 def test_what_is_given_stays() -> None:
     found = values(fit("ppo", action=BOX, num_envs=3, epochs=2, normalize_obs=False)[0])
     assert (found["num_envs"], found["epochs"], found["normalize_obs"]) == (3, 2, False)

@@ -241,6 +241,21 @@ def test_images_are_refused():
         algorithm.policy.snapshot(algorithm.spec.name, version=0)
 
 
+@pytest.mark.parametrize("wide", [spaces.Box(-1, 1, (70_000,)), spaces.Discrete(70_000)])
+def test_what_is_wider_than_a_file_may_be_acts_but_is_refused(wide):
+    algorithm = make_algorithm("ppo", wide, spaces.Discrete(2), hidden=(2,))
+    obs = np.zeros((3, *wide.shape), wide.dtype)
+    assert algorithm.act(obs, None, False).action.shape == (3,)
+    with pytest.raises(ModelError, match="an input of 70,000 numbers, more than 65,536"):
+        algorithm.policy.snapshot("ppo", version=0)
+
+
+def test_more_actions_than_a_file_may_have_are_refused():
+    algorithm = make_algorithm("ppo", VECTOR, spaces.Discrete(70_000), hidden=(2,))
+    with pytest.raises(ModelError, match=r"does not fit into a model file.*70000.*65536"):
+        algorithm.policy.snapshot("ppo", version=0)
+
+
 def test_the_same_policy_gives_the_same_bytes():
     first, second = (
         make_algorithm("sac", VECTOR, BOX, **REPLAY).policy.snapshot("sac", version=1)

@@ -471,26 +471,31 @@ class ProximalSettings(PolicyGradientSettings):
         chunk = given.get(
             "chunk", cls.model_fields["chunk"].default if "chunk" in cls.model_fields else 1
         )
-        return fit | _cut({**fit, **given}, chunk, 256 if large else 64)
+        return fit | _cut({**fit, **given}, chunk, 256 if large else 64, problem.env_steps)
 
 
 def _can_normalize(problem: Problem) -> bool:
     return bool(normalizable(problem.spaces.observation))
 
 
-def _cut(given: Mapping[str, Any], chunk: int, minibatch: int) -> dict[str, int]:
+def _cut(given: Mapping[str, Any], chunk: int, minibatch: int, budget: int) -> dict[str, int]:
     """Return a horizon and a size of minibatches that divide each other as they must.
 
     Args:
         given: `num_envs`, and what is decided of `horizon` and `minibatch_size`.
         chunk: Steps that stay together.
         minibatch: About so many transitions are wanted, and no more than 32 minibatches.
+        budget: Environment steps of the run, which no rollout is much larger than.
     """
     count = given["num_envs"]
     unit = chunk  # the horizon is a multiple of it
     if "minibatch_size" in given:
         unit = math.lcm(chunk, given["minibatch_size"] // math.gcd(given["minibatch_size"], count))
-    horizon = given.get("horizon", max(1, round(ROLLOUT / count / unit)) * unit)
+    whole = max(1, round(ROLLOUT / count / unit)) * unit
+    if budget < ROLLOUT:  # rounded up, to what many sizes of minibatches divide
+        even = math.lcm(unit, 8)
+        whole = min(whole, math.ceil(budget / count / even) * even)
+    horizon = given.get("horizon", whole)
     chunks = horizon * count // chunk
     most = max(minibatch, horizon * count // 32) // chunk
     best = next(n for n in range(max(1, min(most, chunks)), 0, -1) if chunks % n == 0)

@@ -30,7 +30,7 @@ class Plan:
         replay_capacity: Transitions that the replay will hold, if there is one.
         replay_bytes: What it will allocate when full.
         fitted: Settings that were chosen by what the environment is, where there is no preset.
-        cut: A sentence on a minibatch of the preset that was cut to the rollout, or "".
+        cut: Sentences on what of the preset was cut to the rollout or the budget, or "".
     """
 
     config: RunConfig
@@ -239,7 +239,14 @@ def make_plan(
 
 
 def _cut(config: RunConfig, shipped: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Return what became of a preset's minibatch that did not fit the rollout that was given."""
+    """Return what became of settings of a preset that did not fit what was given."""
+    name = "learning_starts"
+    asked, start = shipped.get(name), config.hyperparameters.get(name)
+    if asked is not None and asked != start and name not in given:
+        return (
+            f"The preset's {name}={asked:,} leaves nothing of env_steps={config.run.total:,}: "
+            f"{name}={start:,} is used. Set another one with {name}=N."
+        )
     name = "minibatch_size"
     asked, size = shipped.get(name), config.hyperparameters.get(name)
     if asked is None or asked == size or name in given:

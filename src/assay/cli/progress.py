@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-    from assay.loops.events import Event
+    from assay.core.types import Clock
+    from assay.loops.events import Activity, Event
 
 Mode = Literal["bar", "lines", "silent"]
 RETURN = "rollout/return_mean"
 EVALUATION = "eval/return_mean"
 LINE_SHARE = 1 / 8  # of the budget between two lines, where no evaluation makes one
 LINE_SECONDS = 60.0  # and the longest time between two lines
+BEAT_SECONDS = 0.5  # between two looks at a run that says nothing
 _LEVELS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 20
 
@@ -153,6 +156,17 @@ class Bars:
         elif not state:
             self._print(label, line, len(line.evaluations) > known)
 
+    def pulse(self, label: str, count: int, doing: str) -> None:
+        """Show how far a run is that has said nothing for a while, if it was shown before."""
+        line = self._lines.get(label)
+        if line is None or self.mode == "silent":
+            return
+        line.count = max(line.count, min(count, line.total))
+        if self._display is not None:
+            self._draw(label, line, "")
+        elif self._now() - line.printed_at >= LINE_SECONDS:
+            self._print(label, line, False, doing)
+
     def message(self, text: str) -> None:
         """Print a line above the bars."""
         if self._display is not None:
@@ -175,7 +189,7 @@ class Bars:
             curve=curve(line.evaluations) if drawable else "",
         )
 
-    def _print(self, label: str, line: _Line, evaluated: bool) -> None:
+    def _print(self, label: str, line: _Line, evaluated: bool, doing: str = "") -> None:
         share, now = line.count / line.total, self._now()
         due = share - line.printed_share >= LINE_SHARE or now - line.printed_at >= LINE_SECONDS
         if not due and not evaluated:
@@ -184,6 +198,7 @@ class Bars:
         left = line.total - line.count
         parts = [
             f"{label}: {line.count:,} of {line.total:,} {line.unit} ({share:.0%})",
+            doing,
             line.figures(),
             f"{output.duration(left / line.speed)} left" if line.speed and left else "",
         ]
@@ -202,6 +217,29 @@ class Progress:
         self.label = label
         self.path: Path | None = None
         self._evaluations: list[float] = []
+        self._clock: Clock | None = None
+        self._activity: Activity | None = None
+        self._said_stopping = False
+
+    def beat(self) -> None:
+        """Show what there is between two events: steps of a rollout, a long evaluation, a stop.
+
+        It is called from another thread (`Pulse`), and only reads.
+        """
+        clock, activity = self._clock, self._activity
+        if clock is None or activity is None:
+            return
+        doing = activity.doing
+        if activity.stopping and not self._said_stopping:
+            self._said_stopping = True
+            over = "the rollout" if clock.collected else "the update"
+            over = {"evaluating": "the evaluation", "saving": "the checkpoint"}.get(doing, over)
+            self.bars.message(
+                f"{self.label}: stopping; it saves when {over} is over. A second Ctrl-C ends it at "
+                "once, and what came after the last checkpoint is lost."
+            )
+        done = clock.count + (clock.collected if clock.unit == "env_steps" else 0)
+        self.bars.pulse(self.label, done, "collecting" if clock.collected else doing)
 
     def __call__(self, event: Event) -> None:
         """Show an event of the run."""
@@ -210,7 +248,7 @@ class Progress:
         clock = event.clock
         speed = score = None
         if isinstance(event, RunStarted):
-            self.path = event.path
+            self.path, self._clock, self._activity = event.path, clock, event.activity
             if event.resumed:
                 self.bars.message(f"{self.label}: resumed at {clock.unit}={clock.count:,}")
                 self._evaluations = _evaluated_before(event.path)
@@ -234,6 +272,32 @@ class Progress:
             score=score,
             evaluations=self._evaluations,
         )
+
+
+class Pulse:
+    """Let a run that says nothing for a while be seen to be alive, as long as it is open."""
+
+    def __init__(self, progress: Progress, seconds: float = BEAT_SECONDS) -> None:
+        self._progress, self._seconds = progress, seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._seconds):
+            self._progress.beat()
 
 
 def _evaluated_before(path: Path) -> list[float]:

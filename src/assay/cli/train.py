@@ -78,7 +78,8 @@ def train(
 
     Settings come from the algorithm's defaults, the shipped preset, --config, and KEY=VALUE, where
     later ones override earlier ones. `assay train --config RUN/config.yaml` starts the same run
-    again. Ctrl-C saves the run, and `assay resume` continues it.
+    again. Ctrl-C saves the run as soon as its rollout or evaluation is over, and `assay resume`
+    continues it; a second Ctrl-C ends it at once, at its last checkpoint.
     """
     from assay.cli.plan import choose_task, make_plan, read_settings, split_words
     from assay.runs.directory import unique_name
@@ -150,20 +151,18 @@ def _train(plan: Plan, root: Path, name: str | None, progress: Progress) -> Any:
 
 def train_one(label: str, start: Callable[[Progress], Any], *, quiet: bool, as_json: bool) -> None:
     """Train or resume one run in this process, and report it; `start` does the training."""
-    from assay.cli.progress import Bars, Progress, choose_mode
+    from assay.cli.progress import Bars, Progress, Pulse, choose_mode
     from assay.cli.results import read_result, show_results
 
     mode = choose_mode(quiet=quiet, as_json=as_json)
     with Bars(mode) as bars:
         progress = Progress(bars, label)
         try:
-            run = start(progress)
+            with Pulse(progress):
+                run = start(progress)
         except KeyboardInterrupt:
             if progress.path is not None:
-                output.note(
-                    "Ended immediately; the last checkpoint is kept. "
-                    f"Resume with: {resume_command(progress.path)}"
-                )
+                output.note(_ended_at_once(progress.path))
             raise
     result = read_result(run.path)
     if as_json:
@@ -177,6 +176,19 @@ def train_one(label: str, start: Callable[[Progress], Any], *, quiet: bool, as_j
             f"Resume with: {resume_command(run.path)}"
         )
         raise typer.Exit(output.EXIT_INTERRUPTED)
+
+
+def _ended_at_once(path: Path) -> str:
+    from assay.runs import checkpoint
+    from assay.runs.directory import RunDirectory
+
+    again = resume_command(path)
+    if checkpoint.latest(RunDirectory.open(path).checkpoints_path) is None:
+        return (
+            "Ended immediately, before the first checkpoint: nothing is saved. "
+            f"Start it again with: {again}"
+        )
+    return f"Ended immediately; the last checkpoint is kept. Resume with: {again}"
 
 
 def train_group(

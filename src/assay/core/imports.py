@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
+import re
 import sys
+from importlib import metadata
 from typing import Any
 
 from assay.core.errors import AssayError, ConfigError
@@ -28,6 +31,23 @@ def import_named(module: str) -> Any:
         sys.path.append(here)
         importlib.invalidate_caches()
         return importlib.import_module(module)
+
+
+def dependents(package: str, like: str) -> list[str]:
+    """Return the modules of installed packages that need another one, most like a name first.
+
+    An extra of a package does not count: it need not be installed. This reads what is written
+    about every installed package, and is for messages.
+    """
+    pattern = re.compile(rf"{re.escape(package)}\b(?!-)(?!.*\bextra\s*==)", re.IGNORECASE)
+    modules: dict[str, float] = {}
+    for module, owners in metadata.packages_distributions().items():
+        if not module.isidentifier() or module.startswith("_"):
+            continue
+        needs = [line for name in set(owners) for line in metadata.requires(name) or ()]
+        if any(pattern.match(line) for line in needs):
+            modules[module] = difflib.SequenceMatcher(None, module.lower(), like.lower()).ratio()
+    return sorted(modules, key=lambda module: (-modules[module], module))
 
 
 def find_named(name: str, said: str) -> Any:

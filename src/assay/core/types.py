@@ -245,6 +245,8 @@ class Clock:
         updates: Optimizer steps so far.
         episodes: Finished episodes so far.
         unit: What the budget is counted in, and with it schedules, intervals and names.
+        collected: Environment steps of a rollout that is not whole yet, for who watches. They
+            count when it was learned from.
     """
 
     total: int
@@ -252,6 +254,7 @@ class Clock:
     updates: int = 0
     episodes: int = 0
     unit: Unit = "env_steps"
+    collected: int = 0
 
     @property
     def count(self) -> int:

@@ -136,7 +136,7 @@ def _make(env: Any, env_kwargs: Mapping[str, Any] | None) -> gym.Env[Any, Any]:
         )
     try:
         made = make_joint(env, **dict(env_kwargs or {}))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise env_failure(error, "The environment could not be made") from error
     if not isinstance(made, gym.Env):
         raise EnvError(f"The function returned a {type(made).__name__}, not a gymnasium.Env.")
@@ -210,7 +210,7 @@ def _roll(
                 call = "reset()"
                 obs, info = env.reset()
                 _look(mapped, trace, obs, info)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise env_failure(error, f"{_name(env)} failed in {call}") from error
     return trace, seconds
 
@@ -298,7 +298,10 @@ def _left(label: str, raw: Any, space: gym.Space[Any]) -> str:
 
 def _range(trace: _Trace) -> CheckResult:
     if trace.outside is not None:
-        advice = "Widen the bounds of observation_space, or clip what you return."
+        advice = (
+            "Widen the bounds of observation_space, or clip what you return. Runs only warn of "
+            "floats outside of a Box."
+        )
         return CheckResult("observation range", False, trace.outside, advice)
     detail = "within the declared bounds"
     if trace.largest is None:

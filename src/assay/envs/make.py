@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 import assay.envs.tasks  # noqa: F401 (registers them)
 from assay.core.errors import AssayError, EnvError, MissingExtraError
-from assay.core.imports import import_named
+from assay.core.imports import dependents, import_named
 from assay.core.types import Sight
 from assay.envs.arguments import MAKE_KWARGS, refuse_unknown, takes_limit, usual_arguments
 from assay.envs.atari import (
@@ -233,7 +233,7 @@ def make_env(
     refuse_unknown(spec, spec.entry_point, kwargs)
     try:
         return _make_one(spec, kwargs, atari or AtariSettings(), training, limit)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _making_failure(error, spec) from error
 
 
@@ -270,6 +270,9 @@ def find_spec(env_id: str) -> EnvSpec:
         advice = f"The module '{module}' was imported; {listed}."
     else:
         advice = f"Name the module that registers it, as in 'my_package.envs:{name}'."
+        installed = [module for module in dependents("gymnasium", name) if module != "assay"]
+        if installed:
+            advice += f" Installed, and may register it: {', '.join(installed[:6])}."
     raise EnvError(f"No environment is registered as '{name}'.", advice)
 
 
@@ -403,7 +406,7 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
             ours = isinstance(env, NativeVectorEnv | NativeTeam)
             return Vector(Batched(env, spec.id, ours, asked.text), spec.id, stack, declared)
         refuse_unknown(spec, spec.entry_point, kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _making_failure(error, spec) from error
     # A worker process finds the spec of dm_control again: unpacking it would import dm_control
     # before anything could choose how it renders.
@@ -500,7 +503,7 @@ def _make_one_or_explain(
     spec = find_spec(known) if isinstance(known, str) else known
     try:
         return _make_one(spec, {**kwargs, **more}, settings, training, limit)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _making_failure(error, spec) from error
 
 
@@ -509,7 +512,7 @@ def _call(factory: Any, kwargs: dict[str, Any], more: Mapping[str, Any]) -> gym.
     return made
 
 
-def _making_failure(error: Exception, spec: EnvSpec) -> AssayError:
+def _making_failure(error: BaseException, spec: EnvSpec) -> AssayError:
     """Explain why an environment could not be made."""
     if isinstance(error, AssayError):
         return error

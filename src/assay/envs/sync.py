@@ -95,7 +95,7 @@ class Group:
     def _make(self, index: int, factory: Factory) -> gym.Env[Any, Any]:
         try:
             env = factory()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             doing = f"Environment {self.first + index} of '{self.name}' could not be made"
             raise env_failure(error, doing) from error
         if not isinstance(env, gym.Env):
@@ -136,7 +136,7 @@ class Group:
             self._write_parameters(index, self._planned.get(index, {}))
         try:
             obs, info = self.envs[index].reset(seed=seed)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failure(error, index, "reset()") from error
         return obs, info
 
@@ -201,7 +201,7 @@ class Group:
                 truncated[index] = trunc
         except AssayError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failure(error, index, "step()") from error
         return final if some_done else None
 
@@ -235,7 +235,7 @@ class Group:
             self.observations.write(final, index, raw)
             final[ACTION_MASK][index] = 1
 
-    def _failure(self, error: Exception, index: int, call: str) -> AssayError:
+    def _failure(self, error: BaseException, index: int, call: str) -> AssayError:
         who = f"Environment {self.first + index} of '{self.name}'"
         if isinstance(error, (BadObservationError, BadRewardError)):
             return EnvError(

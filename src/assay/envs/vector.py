@@ -6,13 +6,14 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any, Protocol
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import EnvError
 from assay.core.types import Spaces, State, Team, Termination, Tree
 from assay.envs.goals import GoalFunctions
-from assay.envs.spaces import ActionMap, ObservationMap
+from assay.envs.spaces import ActionMap, Leaf, ObservationMap
 from assay.envs.sync import Step, Terms
 from assay.envs.termination import named_rule, own_rule
 from assay.functional.boards import GAMES
@@ -109,6 +110,11 @@ class Vector:
         self.plain = False
         self.steps = 0
         self.resets_in_steps = bool(getattr(backend, "resets_in_steps", False))
+        self._choices = [
+            (leaf, most)
+            for leaf in backend.observations.leaves
+            if team is None and (most := _largest_choice(leaf)) is not None
+        ]
         self.step: Callable[[NDArray[Any]], Step] = self._stepper()
 
     def reset(self, seed: int) -> Tree:
@@ -130,6 +136,7 @@ class Vector:
         inner, to_env, vdot = self.backend.step, self.actions.to_env, np.vdot
         keys = self.observations.float_keys
         bare = self.observations.bare and bool(keys)
+        choices = self._choices
 
         def step_unchecked(actions: NDArray[Any]) -> Step:
             self.steps += 1
@@ -149,11 +156,29 @@ class Vector:
                     fine = fine and isfinite(vdot(obs[key], obs[key]))
             if not fine:
                 self._check(obs, reward, actions, f"at step {self.steps}")
+            if choices:
+                self._check_choices(obs)
             if result[5] is not None and result[5] is not obs:
                 self._check_final(result, actions)
             return result
 
         return step_unchecked if self.backend.always_finite and to_env is None else step
+
+    def _check_choices(self, obs: Tree) -> None:
+        """Raise an error where a choice is none: a network has no input for it, and sees zeros."""
+        for leaf, most in self._choices:
+            array = obs if self.observations.bare else obs[leaf.key]
+            # One comparison: as an unsigned number, one below 0 is very large.
+            wrong = array.view(most.dtype) > most
+            if wrong.any():
+                row = int(np.argwhere(wrong)[0][0])
+                raw = leaf.restore(array[row : row + 1])[0]
+                entry = f"entry '{leaf.key}' of an observation" if leaf.path else "an observation"
+                raise EnvError(
+                    f"Environment {row} of '{self.name}' returned {raw} in {entry} at step "
+                    f"{self.steps}, outside of {leaf.source}.",
+                    "Widen the space, or clip what you return.",
+                )
 
     def _check_final(self, result: Step, actions: NDArray[Any]) -> None:
         for key in self.observations.float_keys:
@@ -313,3 +338,14 @@ class Vector:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _largest_choice(leaf: Leaf) -> NDArray[Any] | None:
+    """Return the largest value of each component of a leaf that is one-hot in networks, or None."""
+    if isinstance(leaf.space, gym.spaces.Discrete):
+        most: Any = leaf.space.n - 1
+    elif isinstance(leaf.space, gym.spaces.MultiDiscrete):
+        most = leaf.space.nvec - 1
+    else:
+        return None
+    return np.asarray(most).astype(np.dtype(f"u{leaf.dtype.itemsize}"))

@@ -68,7 +68,7 @@ def box_scale(space: gym.spaces.Box) -> tuple[np.ndarray[Any, Any], np.ndarray[A
         raise SpaceError(
             f"The action space {space} has an infinite or empty range; expected finite bounds with "
             "low < high.",
-            "Wrap the environment in gymnasium.wrappers.RescaleAction or ClipAction with bounds.",
+            "Give action_space the bounds that make sense, or train ppo or a2c, which need none.",
         )
     return ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
 

@@ -164,7 +164,7 @@ class Collector:
             self.start()
         step, act, outcomes = self.env.step, self.algorithm.act, self.outcomes
         rollout.reset(self.carry)
-        obs, carry = self.obs, self.carry
+        obs, carry, clock, copies = self.obs, self.carry, self.clock, self.env.num_envs
         for t in range(rollout.length):
             choice = act(obs, carry, True)
             next_obs, reward, terminated, truncated, valid, final = step(choice.action)
@@ -182,6 +182,7 @@ class Collector:
             if valid is not None:
                 carry = self._restart_carry(carry, ~valid)
             obs = next_obs
+            clock.collected += copies
         self.obs, self.carry = obs, carry
         rollout.last_obs, rollout.last_carry = obs, carry
         done = rollout.terminated | rollout.truncated

@@ -132,7 +132,8 @@ def resolve(
 
     What the user left open and no preset says is chosen by what the environment is
     (`Settings.fitted`). A preset for another number of environments than a given object holds
-    says nothing about rollouts, and its minibatches are cut to a rollout that was given.
+    says nothing about rollouts, and its minibatches are cut to a rollout that was given, as is the
+    start of its learning to a budget.
 
     Args:
         algorithm: Registry name.
@@ -164,7 +165,7 @@ def resolve(
     for layer in layers:
         _refuse_other_loops(name, layer.get("run"), model)
         given |= _flat(_without_suffix(layer), asked)
-    values |= given | _cut_minibatch(values | given, given)
+    values |= given | _cut_minibatch(values | given, given) | _cut_start(values | given, given)
     _refuse_other_loops(name, {k: v for k, v in values.items() if k not in hp_fields}, model)
     kwargs = values.get("env_kwargs") or {}
     if cls.spec.agents == "many" and is_game(env) and isinstance(kwargs, Mapping):
@@ -172,9 +173,11 @@ def resolve(
     unknown = [k for k in values if k not in hp_fields | run_fields]
     if unknown:
         hints = " ".join(f"'{k}'. {_hint(k, hp_fields | run_fields)}" for k in unknown)
-        raise ConfigError(
-            f"Unknown setting for {name}: {hints}", f"`assay algorithms {name}` lists all of them."
-        )
+        fix = f"`assay algorithms {name}` lists all of them."
+        if "Known: " in hints:  # it resembles none of ours
+            own = f"{unknown[0]}: {values[unknown[0]]}"
+            fix += f" What the environment itself takes goes into env_kwargs='{{{own}}}'."
+        raise ConfigError(f"Unknown setting for {name}: {hints}", fix)
     if issubclass(model, OfflineSettings) and "data" not in values:
         raise ConfigError(
             f"{name} learns from recorded data, and no file is given.", "Set data=FILE.npz."
@@ -209,6 +212,14 @@ def _cut_minibatch(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[
     (envs, horizon, size), chunk = shape, values.get("chunk", 1)
     fitting = [n for n in range(size, 0, -1) if envs * horizon % n == 0 and n % chunk == 0]
     return {"minibatch_size": fitting[0]} if fitting else {}
+
+
+def _cut_start(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
+    """Return when learning starts, where a preset would start after a budget that was given."""
+    start, budget = values.get("learning_starts"), given.get("env_steps")
+    if "learning_starts" in given or not isinstance(start, int) or not isinstance(budget, int):
+        return {}
+    return {"learning_starts": budget // 20} if 0 < budget <= start else {}
 
 
 def _fit(

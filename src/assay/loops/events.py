@@ -6,7 +6,7 @@ A callback is any callable of one event. Returning `STOP` ends training at a goo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -42,6 +42,19 @@ class Evaluation(Protocol):
         """Return what else was measured, by name."""
 
 
+@dataclass(slots=True)
+class Activity:
+    """What a run does between two events, for who watches it from another thread.
+
+    Attributes:
+        doing: "training", "evaluating" or "saving".
+        stopping: Whether it was asked to end at the next good state.
+    """
+
+    doing: str = "training"
+    stopping: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class RunStarted:
     """Training begins, or goes on after a resume."""
@@ -49,6 +62,7 @@ class RunStarted:
     path: Path
     clock: Clock
     resumed: bool
+    activity: Activity = field(default_factory=Activity, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class OnPolicyLoop:
             self.algorithm.update(self.rollout)
         self.update_seconds += perf_counter() - began
         self._score()
+        self.clock.collected = 0
         self.clock.env_steps += seen.env_steps
         self.clock.updates = self.algorithm.updates
 

@@ -32,6 +32,7 @@ from assay.loops.background_compile import BackgroundCompile
 from assay.loops.config import RunConfig
 from assay.loops.events import (
     STOP,
+    Activity,
     Callback,
     CheckpointSaved,
     Evaluated,
@@ -179,7 +180,7 @@ class Training:
             if env is None:  # else it is the caller's, who may try again with it
                 self.env.close()
             raise
-        self.stop_requested = False
+        self.activity = Activity()
         # Of this session, for the speed and for where the time goes.
         self._started, self._count_before, self._evaluation_seconds = 0.0, 0, 0.0
         self._last_checkpoint: Path | None = None
@@ -195,7 +196,8 @@ class Training:
                 self.loop.start()
             else:
                 self._restore(resume_from)
-            self._emit(RunStarted(self.run_directory.path, self.clock, resume_from is not None))
+            path, resumed = self.run_directory.path, resume_from is not None
+            self._emit(RunStarted(path, self.clock, resumed, self.activity))
             # It may have been killed after its last checkpoint, before it could say so.
             status = "done" if self.clock.is_over else self._iterate()
             self.run_directory.set_status(status)
@@ -217,9 +219,9 @@ class Training:
         save = Due(settings.checkpoint_every, clock.count)
         look = Due(None if self.compiling.is_over else -(-clock.total // _LOOKS), clock.count)
         self._started, self._count_before = self.now(), clock.count
-        iterate, total = self.loop.iterate, clock.total
-        with _interrupts(self):
-            while clock.count < total and not self.stop_requested:
+        iterate, total, activity = self.loop.iterate, clock.total, self.activity
+        with _interrupts(activity):
+            while clock.count < total and not activity.stopping:
                 iterate()
                 count = clock.count
                 if (
@@ -244,6 +246,14 @@ class Training:
                 self._evaluate()
             self._checkpoint()
         return "done" if finished else "interrupted"
+
+    @contextlib.contextmanager
+    def _doing(self, what: str) -> Iterator[None]:
+        self.activity.doing, before = what, self.activity.doing
+        try:
+            yield
+        finally:
+            self.activity.doing = before
 
     # ------------------------------------------------------------------ what happens when due
 
@@ -273,7 +283,8 @@ class Training:
         if self.evaluator is None:
             return
         began = self.now()
-        result = self.evaluator(self.algorithm, self.clock)
+        with self._doing("evaluating"):
+            result = self.evaluator(self.algorithm, self.clock)
         self._evaluation_seconds += self.now() - began
         metrics = {
             "eval/return_mean": result.mean,
@@ -310,13 +321,14 @@ class Training:
         sections["run"] = Section(counts | {"sinks": self.sinks.state()} | self._spaces())
         sections |= self._policy()
         directory = self.run_directory.checkpoints_path
-        path = checkpoint.write_checkpoint(
-            directory,
-            clock.count,
-            sections | self.loop.sections(),
-            self._last_checkpoint,
-            unit=clock.unit,
-        )
+        with self._doing("saving"):
+            path = checkpoint.write_checkpoint(
+                directory,
+                clock.count,
+                sections | self.loop.sections(),
+                self._last_checkpoint,
+                unit=clock.unit,
+            )
         self._last_checkpoint = path
         checkpoint.prune(directory, self.config.run.keep_checkpoints)
         self._emit(CheckpointSaved(clock, path))
@@ -424,7 +436,7 @@ class Training:
     def _tell(self, event: Event) -> None:
         for callback in self.callbacks:
             if callback(event) is STOP:
-                self.stop_requested = True
+                self.activity.stopping = True
 
     def _note(self, event: Event) -> None:
         with contextlib.suppress(RunError):  # a full disk has been reported by what mattered
@@ -444,16 +456,16 @@ def _threads(space: Any) -> int:
 
 
 @contextlib.contextmanager
-def _interrupts(training: Training) -> Iterator[None]:
+def _interrupts(activity: Activity) -> Iterator[None]:
     """Let the first Ctrl-C or SIGTERM end training at a good state; the second one at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def request(signum: int, frame: Any) -> None:
-        if training.stop_requested:
+        if activity.stopping:
             raise KeyboardInterrupt
-        training.stop_requested = True
+        activity.stopping = True
 
     previous = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -31,7 +31,7 @@ from assay.networks.simba import ResidualBlock
 from assay.policies.description import Entry
 from assay.policies.layers import Activation, BatchNorm, Dense, LayerNorm, NoisyDense, Residual
 from assay.policies.numpy_network import Described, GaussianParams, SquashedParams
-from assay.policies.parts import ActivationName, Layer
+from assay.policies.parts import MAX_WIDTH, ActivationName, Layer
 from assay.policies.recurrent import Gates, Recurrent
 from assay.policies.value_layers import Atoms, Dueling, Levels, Proposal
 
@@ -54,7 +54,8 @@ def describe(*modules: nn.Module, noisy: bool = False, fold: bool = False) -> De
     the scale of actions are written into the weights, which are then copies.
 
     Raises:
-        UnsupportedError: A module has no description, or is not float32 on the CPU.
+        UnsupportedError: A module has no description, is too wide for one, or is not float32 on
+            the CPU.
     """
     writer = _Writer(noisy, fold)
     for module in modules:
@@ -102,6 +103,9 @@ class _Writer:
     def _(self, module: Encoder) -> None:
         if len(module.cnns):
             raise UnsupportedError("an image encoder")
+        widest = max((entry.width for entry in module.entries), default=0)
+        if widest > MAX_WIDTH:
+            raise UnsupportedError(f"an input of {widest:,} numbers, more than {MAX_WIDTH:,}")
         self.described.inputs = tuple(
             Entry(**dataclasses.asdict(entry), starts=(0,) * len(entry.sizes))
             for entry in module.entries

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pydantic
 from torch import nn
 
 from assay.core.types import Spaces
@@ -51,24 +52,33 @@ def make_policy_snapshot(
     """
     try:
         described = describe(*_parts(network), noisy=noisy, fold=True)
+        normalization = _normalization(described, normalizer)
+        architecture = Architecture(
+            version=version,
+            epoch=epoch,
+            algorithm=algorithm,
+            observation=describe_space(spaces.observation),
+            action=describe_space(spaces.action),
+            inputs=described.inputs,
+            normalization=normalization,
+            layers=tuple(described.layers),
+            head=head.describe(described),
+        )
     except UnsupportedError as error:
         raise ModelError(
             f"The policy of '{algorithm}' cannot run in a client: it has {error}.",
             "Use vector observations, and networks of linear layers, normalisations, a GRU or an "
             "LSTM; or let clients ask the server for actions (remote inference).",
         ) from None
-    normalization = _normalization(described, normalizer)
-    architecture = Architecture(
-        version=version,
-        epoch=epoch,
-        algorithm=algorithm,
-        observation=describe_space(spaces.observation),
-        action=describe_space(spaces.action),
-        inputs=described.inputs,
-        normalization=normalization,
-        layers=tuple(described.layers),
-        head=head.describe(described),
-    )
+    except pydantic.ValidationError as error:  # wider than files may be
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ModelError(
+            f"The policy of '{algorithm}' does not fit into a model file: {error.title} has "
+            f"{where}={first['input']}, and {first['msg'].lower()}.",
+            "Use smaller observations, such as embedded ones, or let clients ask the server for "
+            "actions (remote inference).",
+        ) from None
     return make_snapshot(architecture, described.arrays)
 
 
