@@ -7,7 +7,8 @@ Every run is a process of its own on one thread, and a line of `evidence/default
 there is not run again, so the table grows. A line of Assay with other defaults than today's does
 not count any more. The libraries take turns. Both are judged by the same episodes of the
 deterministic policy after the last step. Settings for a trial of other defaults
-(`--set epochs=4 --out trial.jsonl`) go to a file of their own.
+(`--set epochs=4 --out trial.jsonl`) go to a file of their own, and so do runs of the environments
+that are there to choose defaults by (`--part choosing --out trial.jsonl`) and are not in the table.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import evidence
 import gymnasium as gym
@@ -46,7 +47,7 @@ EPISODES = 20
 LONGEST = 1_000  # steps of an episode in the judgement, where the environment has no limit
 RUN_TIMEOUT = 3_600
 _seen: dict[str, Any] = {}  # what is known of environments that were made
-Part = Literal["development", "held out"]
+Part = Literal["development", "held out", "choosing"]
 Act = Callable[[Any, Any, bool], Any]
 ON_POLICY, VALUE, CONTINUOUS = ("ppo", "a2c"), ("dqn",), ("sac", "td3")
 _MORE = {"ppo": "recurrent_ppo", "dqn": "qrdqn", "sac": "tqc"}  # on four environments
@@ -64,7 +65,7 @@ class Task:
 
     Attributes:
         env: Its id, with the module that registers it if that is not Gymnasium.
-        part: Looked at while defaults are chosen, or once afterwards.
+        part: Looked at while defaults are chosen, or once afterwards; or for choosing alone.
         continuous: Whether actions are a Box.
         on_policy: Budget of PPO and A2C.
         replay: Budget of those that learn from a replay; 0 for 50,000 steps of values, and 10,000
@@ -107,6 +108,15 @@ TASKS = (
     Task("Blackjack-v1", "held out", False),
     Task("MiniGrid-Empty-5x5-v0", "held out", False),
 )
+# The development part has four environments with Box actions, which are too few to choose by.
+CHOOSING = tuple(
+    Task(env, "choosing", True)
+    for env in (
+        "Pendulum-v1", "MountainCarContinuous-v0", "Hopper-v5", "Walker2d-v5", "HalfCheetah-v5",
+        "dm_control/reacher-easy-v0", "dm_control/ball_in_cup-catch-v0",
+        "dm_control/finger-spin-v0", "dm_control/pendulum-swingup-v0", "dm_control/cheetah-run-v0",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +256,7 @@ def entries(part: str, algorithms: Sequence[str], envs: Sequence[str], seeds: in
     return [
         Entry(library, algorithm, task.env, seed, steps)
         for seed in range(1, seeds + 1)
-        for task in TASKS
+        for task in (CHOOSING if part == "choosing" else TASKS)
         if part in ("all", task.part) and (not envs or task.env in envs)
         for algorithm, steps in task.budgets().items()
         if not algorithms or algorithm in algorithms
@@ -267,7 +277,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def current(lines: Sequence[dict[str, Any]], **settings: Any) -> Iterator[tuple[Entry, float]]:
     """Yield the runs that count: of budgets of the suite, and of Assay with today's defaults."""
-    budgets = {task.env: task.budgets() for task in TASKS}
+    budgets = {task.env: task.budgets() for task in (*TASKS, *CHOOSING)}
     today: dict[tuple[str, str], str] = {}
     for line in lines:
         entry = Entry(**{name: line[name] for name in Entry.__slots__})
@@ -374,7 +384,7 @@ def table(path: Path = STORE) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     tally: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
-    for task in TASKS:
+    for task in (*TASKS, *CHOOSING):
         for algorithm, steps in task.budgets().items():
             pair = found.get((algorithm, task.env))
             if pair is None or min(len(pair["assay"]), len(pair["sb3"])) < 2:
@@ -441,7 +451,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     runner = commands.add_parser("run", help="run what is missing")
-    runner.add_argument("--part", choices=("all", "development", "held out"), default="all")
+    runner.add_argument("--part", choices=("all", *get_args(Part)), default="all")
     runner.add_argument("--algorithms", default="", help="some of: " + ", ".join(_PEERS))
     runner.add_argument("--envs", default="", help="some environments, by id")
     runner.add_argument("--library", choices=("assay", "sb3"), help="one of the two alone")
@@ -460,9 +470,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(table(options.out))
         return 0
     algorithms = known(options.algorithms, _PEERS, "algorithm")
-    envs = known(options.envs, [task.env for task in TASKS], "environment")
-    if options.set and options.out == STORE:
-        raise ConfigError("--set is for trials, which are not evidence.", "Name a file with --out.")
+    envs = known(options.envs, [task.env for task in (*TASKS, *CHOOSING)], "environment")
+    if (options.set or options.part == "choosing") and options.out == STORE:
+        raise ConfigError(
+            "--set and --part choosing are for trials, which are not evidence.",
+            "Name a file with --out.",
+        )
     todo = entries(options.part, algorithms, envs, options.seeds)
     if options.library:
         todo = [entry for entry in todo if entry.library == options.library]
