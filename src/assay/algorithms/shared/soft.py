@@ -26,7 +26,14 @@ from assay.optim.update import Objective, Polyak, Step
 Losses = tuple[Loss, Loss, Loss]
 
 
-class SoftLearner(Protocol):
+class Tempered(Protocol):
+    """Whose temperature holds an entropy."""
+
+    temperature: Temperature
+    target_entropy: float
+
+
+class SoftLearner(Tempered, Protocol):
     """Whose networks the losses read and the step moves."""
 
     hp: Any
@@ -35,8 +42,6 @@ class SoftLearner(Protocol):
     actor: Any  # a SquashedActor
     critic: Any
     target: Any
-    temperature: Temperature
-    target_entropy: float
 
     def noise(self, *shape: int) -> Tensor:
         """Draw standard normal noise."""
@@ -118,6 +123,6 @@ def actor_loss(learner: SoftLearner, batch: dict[str, Tensor]) -> tuple[Tensor, 
     return loss, {"entropy": batch["entropy"], "alpha": alpha}
 
 
-def alpha_loss(learner: SoftLearner, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+def alpha_loss(learner: Tempered, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of the temperature, after that of the actor."""
     return learner.temperature.loss(batch["entropy"], learner.target_entropy), {}
