@@ -235,12 +235,13 @@ def _fit(spec: dict[str, Any]) -> Callable[[], Any]:
 
     from assay.algorithms.shared.imagination import model_loss
     from assay.networks.dynamics import DynamicsEnsemble
-    from assay.optim.update import Objective, Step
+    from assay.optim.compiled_step import CompiledStep
+    from assay.optim.update import Objective
 
     obs, actions, hidden = _sizes(spec)
     model = DynamicsEnsemble(obs, actions, members=MEMBERS, hidden=hidden)
     mode = "compiled" if spec["side"] == "assay" else "eager"
-    step = Step([Objective("model", model, model_loss(model))], mode=mode)
+    step = CompiledStep([Objective("model", model, model_loss(model))], mode=mode)
     batch = {
         "inputs": torch.randn(MEMBERS, ROWS, obs + actions),
         "targets": torch.randn(MEMBERS, ROWS, 1 + obs),

@@ -15,6 +15,7 @@ from torch import nn
 
 from assay.core.types import Batch
 from assay.networks.noisy import resample_noise
+from assay.optim.parameters import flatten_parameters
 from assay.policies.from_torch import describe
 from assay.policies.numpy_network import NumpyNetwork
 from assay.testing.algorithms import AlgorithmContract, CannedReplay, Case, Rig, make_batch
@@ -110,10 +111,10 @@ def mask_next(batch: Batch, masks: list[list[int]]) -> Batch:
 
 def check_target_is_copied(algorithm: Any, batch: Callable[[], Batch], every: int) -> None:
     """Check that the target stands still, and is the online network after every so many updates."""
-    before = algorithm.step.flats[algorithm.target].clone()
+    before = flatten_parameters(algorithm.target).clone()
     for update in range(1, 2 * every + 1):
         algorithm.update(CannedReplay(batch()))
-        online, target = (algorithm.step.flats[m] for m in (algorithm.q, algorithm.target))
+        online, target = (flatten_parameters(m) for m in (algorithm.q, algorithm.target))
         if update % every:
             assert torch.equal(target, before) and not torch.equal(target, online)
         else:
@@ -123,9 +124,9 @@ def check_target_is_copied(algorithm: Any, batch: Callable[[], Batch], every: in
 
 def check_target_follows(algorithm: Any, batch: Batch) -> None:
     """Check one update with tau=0.25."""
-    before = algorithm.step.flats[algorithm.target].clone()
+    before = flatten_parameters(algorithm.target).clone()
     algorithm.update(CannedReplay(batch))
-    online, target = (algorithm.step.flats[m] for m in (algorithm.q, algorithm.target))
+    online, target = (flatten_parameters(m) for m in (algorithm.q, algorithm.target))
     torch.testing.assert_close(target, 0.75 * before + 0.25 * online)
 
 

@@ -300,6 +300,12 @@ class TestOwnBuffers:
 
 
 class TestSteps:
+    @pytest.fixture
+    def compiling(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Build steps that would be compiled when they are called."""
+        monkeypatch.setattr(Algorithm, "mode", lambda self, device=None: "compiled")
+
+    @pytest.mark.usefixtures("compiling")
     def test_losses_may_read_every_module(self) -> None:
         algorithm = make_algorithm("c51", OBS, spaces.Discrete(2), hidden=(4,))
         assert algorithm.step.modules == [algorithm.q, algorithm.mean, algorithm.target]
@@ -308,6 +314,7 @@ class TestSteps:
         both |= {algorithm.target_actor, algorithm.target_critic, algorithm.scale}
         assert set(algorithm.critic_step.modules) == set(algorithm.full_step.modules) == both
 
+    @pytest.mark.usefixtures("compiling")
     def test_what_an_objective_moves_is_not_read_a_second_time(self) -> None:
         algorithm = make_algorithm("dqn", OBS, spaces.Discrete(2), hidden=(4,), rnd=1.0)
         rnd = algorithm.distillation

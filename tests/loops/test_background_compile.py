@@ -25,8 +25,8 @@ from assay.loops.config import RunConfig, resolve
 from assay.loops.events import CheckpointSaved, Logged, StepsCompiled
 from assay.loops.table import make_loop
 from assay.loops.training import build_algorithm
+from assay.optim.compiled_step import CompiledStep
 from assay.optim.mode import has_compiler
-from assay.optim.update import Step
 from assay.runs.checkpoint import state_from_bytes, state_to_bytes
 from assay.runs.directory import RunDirectory
 from assay.testing.algorithms import assert_same_run, require_compiled, run_metrics
@@ -63,12 +63,12 @@ class TestExactResume:
 
     @pytest.fixture(autouse=True)
     def _traced(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def runner(self: Step, signature: Any, inputs: list[Tensor]) -> Any:
+        def runner(self: CompiledStep, signature: Any, inputs: list[Tensor]) -> Any:
             state = self._state_tensors()
             program = self._program(list(signature.names), signature.gather)
             return lambda batch: program(*state, *batch)
 
-        monkeypatch.setattr(Step, "_make_runner", runner)
+        monkeypatch.setattr(CompiledStep, "_make_runner", runner)
 
     @pytest.fixture
     def ready(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
@@ -205,7 +205,9 @@ def test_the_worker_compiles_what_the_run_looks_for(
     made, compiling = built(algorithm, env, **settings)
     order = state_from_bytes(state_to_bytes(compiling.order(made.steps)))
     names: list[str] = []
-    monkeypatch.setattr(Step, "prepare", lambda self, call: names.append(self._cache_name(call)))
+    monkeypatch.setattr(
+        CompiledStep, "prepare", lambda self, call: names.append(self._cache_name(call))
+    )
     monkeypatch.setattr("assay.optim.mode.has_compiler", lambda: True)
     compile_worker.compile_steps(order)
     assert names == [step.cache_name for step in made.steps.values()]

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from assay.networks.batchnorm import BatchRenorm, batch_statistics, batchnorm_mlp
 from assay.optim import compile_cache
-from assay.optim.update import Objective, Step
+from assay.optim.compiled_step import CompiledStep
+from assay.optim.update import Objective
 from assay.policies.from_torch import describe
 from assay.policies.numpy_network import NumpyNetwork
 
@@ -115,7 +116,7 @@ def test_acts_the_same_in_numpy() -> None:
 def test_a_traced_step_learns_the_statistics() -> None:
     """The graph that is compiled moves the buffers it is given, and later losses see them."""
 
-    def make() -> tuple[nn.Sequential, Step]:
+    def make() -> tuple[nn.Sequential, CompiledStep]:
         torch.manual_seed(0)
         net, other = batchnorm_mlp(3, (4,), 1, warmup=1), nn.Linear(1, 1)
 
@@ -125,7 +126,7 @@ def test_a_traced_step_learns_the_statistics() -> None:
         def follow(batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
             return other(net(batch["x"]).detach()).square().mean(), {"mean": net[0].mean.sum()}
 
-        return net, Step([Objective("fit", net, fit), Objective("follow", other, follow)])
+        return net, CompiledStep([Objective("fit", net, fit), Objective("follow", other, follow)])
 
     (one, eager), (two, traced) = make(), make()
     traced._lr.fill_(0.01)

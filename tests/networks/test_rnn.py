@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from assay.core.errors import ConfigError
 from assay.networks.rnn import GRU, LSTM, Memory, Transformer, make_memory
+from assay.optim.compiled_step import CompiledStep
 from assay.optim.mode import has_compiler
 from assay.optim.rules import Adam
-from assay.optim.update import Objective, Step
+from assay.optim.update import Objective
 from assay.policies.from_torch import describe
 from assay.policies.numpy_network import NumpyNetwork
 from assay.testing.algorithms import quick_compiler, require_compiled, session_cache
@@ -279,7 +280,7 @@ def test_compiled(
             return y.square().mean(), {}
 
         objective = Objective("fit", memory, loss, Adam(max_grad_norm=0.5))
-        step = Step([objective], mode=mode, key="gru")  # type: ignore[arg-type]
+        step = CompiledStep([objective], mode=mode, key="gru")  # type: ignore[arg-type]
         batch = {"x": sequence(steps=4), "first": RESETS[:4], **start(memory)}
         with quick_compiler():
             metrics = [step.metrics(step(batch, 0.01))["fit_loss"] for _ in range(3)]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from assay.optim.compiled_step import CompiledStep
 from assay.optim.noise import NoiseSpec
 from assay.optim.update import Objective, Step
 
@@ -45,7 +46,7 @@ def slope(module: Scalar, gradient: float) -> Callable[[Batch], tuple[Tensor, Ba
     return lambda batch: (gradient * module.w.sum(), {})
 
 
-def noisy_step(mode: Any = "eager", seed: int = 1, module: nn.Module | None = None) -> Step:
+def noisy_step(mode: Any = "eager", seed: int = 1, module: nn.Module | None = None) -> CompiledStep:
     """Return a step whose loss sees four rows, with noise."""
     module = net() if module is None else module
 
@@ -53,7 +54,8 @@ def noisy_step(mode: Any = "eager", seed: int = 1, module: nn.Module | None = No
         error = module(batch["x"] + batch["eps"]) - batch["y"]
         return error.square().mean() * batch["u"].mean(), {"eps": batch["eps"], "u": batch["u"]}
 
-    return Step([Objective("fit", module, loss)], mode=mode, key="noise", noise=NOISE, seed=seed)
+    objectives = [Objective("fit", module, loss)]
+    return CompiledStep(objectives, mode=mode, key="noise", noise=NOISE, seed=seed)
 
 
 def assert_same_steps(one: Step, two: Step, **tolerance: float) -> None:

@@ -18,6 +18,8 @@ from optim_support import (
 )
 from torch import Tensor
 
+from assay.optim.compiled_step import CompiledStep
+
 # Nothing here needs more than torch, so that it can be run on a machine that has only that.
 from assay.optim.cuda_graph import StaticInputs
 from assay.optim.rules import Adam, AdamW, LaProp, RMSprop, Rule
@@ -89,7 +91,7 @@ class TestGraph:
         modes: list[Any] = ["eager", "cuda_graph"]
         modules = [net().cuda() for _ in modes]
         return [
-            Step([Objective("fit", m, squared(m), rule)], mode=mode)
+            CompiledStep([Objective("fit", m, squared(m), rule)], mode=mode)
             for m, mode in zip(modules, modes, strict=True)
         ]
 

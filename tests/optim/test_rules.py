@@ -21,6 +21,7 @@ from optim_support import (
 from torch import Tensor, nn
 
 from assay.optim import compile_cache
+from assay.optim.compiled_step import CompiledStep
 from assay.optim.mode import has_compiler
 from assay.optim.rules import Adam, AdamW, LaProp, RMSprop, Rule
 from assay.optim.update import Objective, Step
@@ -40,7 +41,7 @@ RULES = [
 ]
 
 
-def functional(step: Step) -> Callable[[Batch, float], None]:
+def functional(step: CompiledStep) -> Callable[[Batch, float], None]:
     """Return what is compiled, and what a CUDA graph records, as a function of batch and rate."""
 
     def run(batch: Batch, lr: float) -> None:
@@ -50,7 +51,7 @@ def functional(step: Step) -> Callable[[Batch, float], None]:
     return run
 
 
-WAYS: dict[str, Callable[[Step], Callable[[Batch, float], Any]]] = {
+WAYS: dict[str, Callable[[CompiledStep], Callable[[Batch, float], Any]]] = {
     "eager": lambda step: step,
     "functional": functional,
 }
@@ -65,7 +66,7 @@ def moved(way: Any, rule: Rule, gradients: list[float], lr: float = 0.1) -> list
     """Return where a parameter of 1 is after each gradient."""
     module = Scalar(1.0)
     loss = lambda batch: (batch["g"] * module.w.sum(), {})  # noqa: E731
-    update = way(Step([Objective("a", module, loss, rule)]))
+    update = way(CompiledStep([Objective("a", module, loss, rule)]))
     places = []
     for gradient in gradients:
         update({"g": torch.tensor(gradient)}, lr)
@@ -91,7 +92,7 @@ class TestTorch:
     )
     def test_same_numbers(self, way: Any, rule: Rule, reference: Any) -> None:
         ours, theirs = net(), net()
-        update = way(Step([Objective("fit", ours, squared(ours), rule)]))
+        update = way(CompiledStep([Objective("fit", ours, squared(ours), rule)]))
         optimizer = reference(theirs.parameters())
         for seed in range(5):
             update(data(seed), 0.01)
@@ -171,7 +172,7 @@ def pair_of_slopes(a: float, b: float, at: float = 0.0) -> tuple[nn.ParameterDic
 class TestClipping:
     def test_the_global_norm(self, way: Any) -> None:
         module, loss = pair_of_slopes(3.0, 4.0)
-        step = Step([Objective("o", module, loss, RMSprop(max_grad_norm=1.0, eps=0.0))])
+        step = CompiledStep([Objective("o", module, loss, RMSprop(max_grad_norm=1.0, eps=0.0))])
         way(step)({}, 1.0)
         # The gradient (3, 4) becomes (0.6, 0.8); v = 0.99 + 0.01 g^2
         assert module["a"].item() == pytest.approx(-0.6 / math.sqrt(0.9936), abs=1e-5)
@@ -186,7 +187,7 @@ class TestClipping:
     def test_a_small_gradient_is_not_blown_up(self, way: Any) -> None:
         module = Scalar(0.0)
         rule = RMSprop(max_grad_norm=1.0, eps=0.0)
-        way(Step([Objective("o", module, slope(module, 0.1), rule)]))({}, 1.0)
+        way(CompiledStep([Objective("o", module, slope(module, 0.1), rule)]))({}, 1.0)
         assert module.w.item() == pytest.approx(-0.1 / math.sqrt(0.9901), abs=1e-5)
 
     def test_adaptive_by_hand(self, way: Any) -> None:
@@ -205,7 +206,7 @@ class TestClipping:
 
         rule = RMSprop(agc=0.3, eps=0.0)
         before = {name: p.detach().clone() for name, p in module.items()}
-        way(Step([Objective("o", module, loss, rule)]))({}, 1.0)
+        way(CompiledStep([Objective("o", module, loss, rule)]))({}, 1.0)
         # (6, 8) of norm 10 may have 0.3 * 5 = 1.5: (0.9, 1.2). 0.1 may have 0.15: it stays.
         # -2 may have 0.3 * 0.001.
         for name, gradient in (("large", [0.9, 1.2]), ("small", [0.1]), ("zero", [-3e-4])):
@@ -216,14 +217,14 @@ class TestClipping:
     def test_the_global_norm_comes_first(self, way: Any) -> None:
         module, loss = pair_of_slopes(3.0, 4.0, at=1.0)
         rule = RMSprop(max_grad_norm=1.0, agc=0.7, eps=0.0)
-        way(Step([Objective("o", module, loss, rule)]))({}, 1.0)
+        way(CompiledStep([Objective("o", module, loss, rule)]))({}, 1.0)
         # (0.6, 0.8) after the global norm; each may have 0.7 of 1
         for name, g in (("a", 0.6), ("b", 0.7)):
             expected = 1 - g / math.sqrt(0.99 + 0.01 * g * g)
             assert module[name].item() == pytest.approx(expected, abs=1e-5)
 
 
-def traced(step: Step) -> Callable[[Batch, float], None]:
+def traced(step: CompiledStep) -> Callable[[Batch, float], None]:
     program = step._program(["x", "y"], False)
     graph = compile_cache._trace(program, [*step._state_tensors(), *data().values()])
 
@@ -238,7 +239,7 @@ class TestWays:
     @pytest.mark.parametrize("rule", RULES, ids=repr)
     def test_traced_is_eager(self, rule: Rule) -> None:
         """What is compiled is this graph: it must do what the eager step does, on any data."""
-        steps = [Step([Objective("fit", m, squared(m), rule)]) for m in (net(), net())]
+        steps = [CompiledStep([Objective("fit", m, squared(m), rule)]) for m in (net(), net())]
         run = traced(steps[1])
         for seed in range(5):
             rate = 0.05 / (1 + seed)
@@ -262,7 +263,7 @@ class TestWays:
                 Objective(f"part{i}", module, squared(module), rule)
                 for i, (module, rule) in enumerate(zip(modules, RULES, strict=True))
             ]
-            steps.append(Step(objectives, mode=mode, key="rules"))  # type: ignore[arg-type]
+            steps.append(CompiledStep(objectives, mode=mode, key="rules"))  # type: ignore[arg-type]
         with quick_compiler():
             for seed in range(5):
                 one, two = (step(data(seed), 0.02) for step in steps)
@@ -273,7 +274,7 @@ class TestWays:
     @pytest.mark.parametrize("rule", [Adam(), AdamW(), RMSprop(), LaProp()], ids=repr)
     def test_state_goes_round(self, rule: Rule) -> None:
         one, two = net(0), net(1)
-        steps = [Step([Objective("fit", m, squared(m), rule)]) for m in (one, two)]
+        steps = [CompiledStep([Objective("fit", m, squared(m), rule)]) for m in (one, two)]
         for seed in range(3):
             steps[0](data(seed), 0.1)
         steps[1](data(9), 0.1)

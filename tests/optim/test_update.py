@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from assay.core.errors import CheckpointError
 from assay.optim import compile_cache
 from assay.optim.compile_cache import CompileError
+from assay.optim.compiled_step import CompiledStep
 from assay.optim.mode import has_compiler
 from assay.optim.parameters import flatten_parameters
 from assay.optim.rules import Adam, RMSprop, Rule
@@ -72,7 +73,7 @@ class TestNumbers:
         pair = [net() for _ in range(3)]
         before = pair[0][0].weight.detach().clone()
         steps = [
-            Step([Objective("fit", one, squared(one), shares=shares)])
+            CompiledStep([Objective("fit", one, squared(one), shares=shares)])
             for one, shares in zip(pair, ((), (("0", 0.25),), (("0", 0.25),)), strict=True)
         ]
         batch = data()
@@ -274,7 +275,7 @@ class Buffered(nn.Module):
         return self.inner(x) + self.noise
 
 
-def pair(rule: Rule, mode: Any = "eager", key: str = "") -> tuple[Step, ...]:
+def pair(rule: Rule, mode: Any = "eager", key: str = "") -> tuple[CompiledStep, ...]:
     """Return two equal steps of everything at once, one eager and one of `mode`."""
     steps = []
     for kind in ("eager", mode):
@@ -301,7 +302,7 @@ def pair(rule: Rule, mode: Any = "eager", key: str = "") -> tuple[Step, ...]:
             Objective("soft", soft, soft_loss),
         ]
         polyak = [Polyak(target, critic, 0.3)]
-        steps.append(Step(objectives, polyak=polyak, mode=kind, key=key))
+        steps.append(CompiledStep(objectives, polyak=polyak, mode=kind, key=key))
         steps[-1].buffered = critic  # type: ignore[attr-defined]
     return tuple(steps)
 
@@ -337,7 +338,7 @@ class TestWays:
     def test_a_tensor_that_would_be_frozen_is_refused(self) -> None:
         module, forgotten = net(), net(1)
         loss = lambda b: ((module(b["x"]) - forgotten(b["x"])).square().mean(), {})  # noqa: E731
-        step = Step([Objective("a", module, loss)])
+        step = CompiledStep([Objective("a", module, loss)])
         program = step._program(["x", "y"], False)
         with pytest.raises(TypeError, match="frozen into the compiled step"):
             compile_cache._trace(program, [*step._state_tensors(), *data().values()])
@@ -434,16 +435,14 @@ class TestChoice:
         """A compiler that appears between kill and resume must not change the numbers."""
         module = net()
         eager = Step([Objective("fit", module, squared(module))])
-        compiled = Step([Objective("fit", module, squared(module))], mode="compiled")
+        compiled = CompiledStep([Objective("fit", module, squared(module))], mode="compiled")
         compiled.load_state(eager.state())
         assert compiled.mode == "eager"
 
     def test_a_compiled_run_says_that_it_goes_on_eagerly(self) -> None:
         module = nn.Linear(1, 1)
-        compiled, eager = (
-            Step([Objective("fit", module, squared(module))], mode=mode)
-            for mode in ("compiled", "eager")
-        )
+        compiled = CompiledStep([Objective("fit", module, squared(module))], mode="compiled")
+        eager = Step([Objective("fit", module, squared(module))])
         with pytest.warns(UserWarning, match=r"were compiled; .* eagerly, .* compile=false"):
             eager.load_state(compiled.state())
         with warnings.catch_warnings():
@@ -452,25 +451,25 @@ class TestChoice:
             eager.load_state(eager.state())
 
 
-def auto(module: nn.Module | None = None) -> Step:
+def auto(module: nn.Module | None = None) -> CompiledStep:
     module = net() if module is None else module
-    return Step([Objective("fit", module, squared(module))], mode="auto", key="auto")
+    return CompiledStep([Objective("fit", module, squared(module))], mode="auto", key="auto")
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Step], None]:
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[CompiledStep], None]:
     """Let the traced program stand for the compiled one; return what puts a step in the cache."""
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
 
-    def runner(self: Step, signature: Any, inputs: list[Tensor]) -> Any:
+    def runner(self: CompiledStep, signature: Any, inputs: list[Tensor]) -> Any:
         assert self.is_cached, "this would be compiled while the run waits"
         state = self._state_tensors()
         program = self._program(list(signature.names), signature.gather)
         return lambda batch: program(*state, *batch)
 
-    monkeypatch.setattr(Step, "_make_runner", runner)
+    monkeypatch.setattr(CompiledStep, "_make_runner", runner)
 
-    def put(step: Step) -> None:
+    def put(step: CompiledStep) -> None:
         directory = compile_cache.steps_path()
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "it.pt2").touch()
@@ -481,7 +480,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Step], No
 
 class TestAuto:
     def test_it_begins_eagerly_and_changes_where_it_is_told(
-        self, fake: Callable[[Step], None]
+        self, fake: Callable[[CompiledStep], None]
     ) -> None:
         module = net()
         eager, step = Step([Objective("fit", module, squared(module))]), auto()
@@ -498,7 +497,7 @@ class TestAuto:
         step(data(5), 0.05)
         assert step.mode == "compiled"
 
-    def test_what_is_cached_is_used_at_once(self, fake: Callable[[Step], None]) -> None:
+    def test_what_is_cached_is_used_at_once(self, fake: Callable[[CompiledStep], None]) -> None:
         first, second = auto(), auto()
         first(data(), 0.05)
         fake(first)
@@ -509,7 +508,7 @@ class TestAuto:
         other(data(size=9), 0.05)  # of another shape, it is another program
         assert other.mode == "eager"
 
-    def test_a_resumed_step_goes_on_as_it_was(self, fake: Callable[[Step], None]) -> None:
+    def test_a_resumed_step_goes_on_as_it_was(self, fake: Callable[[CompiledStep], None]) -> None:
         step = auto()
         step(data(), 0.05)
         fake(step)
@@ -526,14 +525,14 @@ class TestAuto:
         assert again.mode == "compiled" and not again.awaits_compiled
 
     def test_a_step_that_was_saved_before_its_first_update_is_still_open(
-        self, fake: Callable[[Step], None]
+        self, fake: Callable[[CompiledStep], None]
     ) -> None:
         step = auto()
         step.load_state(state_from_bytes(state_to_bytes(auto().state())))
         assert step.mode == "auto"
 
     def test_a_cache_that_cannot_be_written_can_be_read(
-        self, fake: Callable[[Step], None], monkeypatch: pytest.MonkeyPatch
+        self, fake: Callable[[CompiledStep], None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         step = auto()
         step(data(), 0.05)
@@ -554,7 +553,7 @@ class TestAuto:
             assert scratch.is_dir() and not left.exists() and other.is_dir()
         assert not scratch.exists()
 
-    def test_a_damaged_note_is_no_cached_step(self, fake: Callable[[Step], None]) -> None:
+    def test_a_damaged_note_is_no_cached_step(self, fake: Callable[[CompiledStep], None]) -> None:
         step = auto()
         step(data(), 0.05)
         fake(step)

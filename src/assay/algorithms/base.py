@@ -42,6 +42,7 @@ from assay.networks.custom import DEFAULT, source_key
 from assay.networks.normalize import RewardScaler, RunningNormalizer
 from assay.networks.state_dict import load_module, refuse_unsaved, to_array
 from assay.networks.tensors import to_device
+from assay.optim.compiled_step import CompiledStep
 from assay.optim.mode import UPDATES_THAT_PAY, Mode, choose_mode, has_compiler
 from assay.optim.noise import NoiseSpec
 from assay.optim.parameters import modules_besides
@@ -183,16 +184,10 @@ class Algorithm(ABC):
     auto_compiles: bool = True  # whether compile=auto may compile steps that are not cached
 
     def __init__(self, spaces: Spaces, hp: Any, context: Context) -> None:
-        kind = type(spaces.action).__name__
         if (spaces.team is not None) != (self.spec.agents == "many"):
             raise _wrong_number(self.spec, spaces)
-        if kind not in self.spec.actions:
-            allowed = " or ".join(self.spec.actions)
-            raise SpaceError(
-                f"{self.spec.name} handles {allowed} actions; this environment has "
-                f"{spaces.action}.",
-                f"Choose an algorithm for {kind} actions: `assay algorithms` lists them.",
-            )
+        if type(spaces.action).__name__ not in self.spec.actions:
+            raise _wrong_actions(self.spec, spaces)
         for space in (spaces.observation, spaces.action):
             assert _starts_at_0(space), f"{space} is not canonical: see `assay.envs.spaces`"
         hp.reject_unused(spaces)
@@ -355,7 +350,7 @@ class Algorithm(ABC):
 
     def mode(self, device: torch.device | None = None) -> Mode:
         """Return how the optimizer steps of this run execute, here or on another device."""
-        if not self.context.learns:
+        if not self.context.learns or self.context.compile is False:
             return "eager"
         return choose_mode(self.context.compile, device or self.device)
 
@@ -384,21 +379,25 @@ class Algorithm(ABC):
                 "parameters into one buffer, and the policy would go on with the old ones. Call "
                 "make_step first."
             )
+        mode, seed = self.mode(), seeding.derive_seed(self.context.seed, "step", len(self.steps))
+        options: dict[str, Any] = {
+            "polyak": polyak, "noise": noise, "low_precision": low_precision, "share": share,
+        }  # fmt: skip
+        if mode == "eager":
+            return Step(objectives, seed=seed, **options)
+        options |= self._compile_options([*objectives], [*polyak])
+        return CompiledStep(objectives, seed=seed, mode=mode, **options)
+
+    def _compile_options(self, objectives: list[Objective], polyak: list[Polyak]) -> dict[str, Any]:
+        """Return what else a step reads, and all that shapes its losses besides their source."""
         own = [o.module for o in objectives] + [m for p in polyak for m in (p.target, p.source)]
         network = source_key(getattr(self.hp, "network", DEFAULT))
         # Schedules do not shape a step: losses and rules get their numbers as inputs.
         settings = {k: v for k, v in self.hp if not isinstance(v, Schedule)}
-        return Step(
-            objectives,
-            reads=modules_besides(own, list(self.modules.values())),
-            polyak=polyak,
-            mode=self.mode(),
-            key=f"{self.spec.name}{settings!r}{self.spaces!r}{network}",
-            noise=noise,
-            seed=seeding.derive_seed(self.context.seed, "step", len(self.steps)),
-            low_precision=low_precision,
-            share=share,
-        )
+        return {
+            "reads": modules_besides(own, self.modules.values()),
+            "key": f"{self.spec.name}{settings!r}{self.spaces!r}{network}",
+        }
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -481,6 +480,14 @@ class Algorithm(ABC):
 def bound(loss: Callable[..., Any], *first: Any) -> Callable[[dict[str, Tensor]], Any]:
     """Return a loss with its first arguments given, which can be an objective of a step."""
     return functools.update_wrapper(functools.partial(loss, *first), loss)
+
+
+def _wrong_actions(spec: AlgorithmSpec, spaces: Spaces) -> SpaceError:
+    kind, allowed = type(spaces.action).__name__, " or ".join(spec.actions)
+    return SpaceError(
+        f"{spec.name} handles {allowed} actions; this environment has {spaces.action}.",
+        f"Choose an algorithm for {kind} actions: `assay algorithms` lists them.",
+    )
 
 
 def _wrong_number(spec: AlgorithmSpec, spaces: Spaces) -> SpaceError:

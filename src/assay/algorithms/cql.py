@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import EntropySettings, OfflineActorCriticSettings, Unused
+from assay.algorithms.shared import soft
 from assay.algorithms.shared.mixed_settings import EpsilonSettings
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
@@ -86,8 +87,7 @@ class CQL(Algorithm):
             self.actor: Any = actor.to(self.device)
             critic: nn.Module = QEnsemble(spaces.observation, actor.size, **hp.encoder())
             self.temperature = Temperature(hp.first_alpha).to(self.device)
-            auto = hp.target_entropy == "auto"
-            self.target_entropy = -float(actor.size) if auto else float(hp.target_entropy)
+            self.target_entropy = soft.target_entropy(hp, actor)
         else:
             actions = int(spaces.action.n)
             critic = nn.Sequential(encoder, mlp((encoder.out_features, actions), init="torch"))
@@ -124,6 +124,9 @@ class CQL(Algorithm):
             uniform = self.rng.uniform(-1.0, 1.0, (size, many, *shape)).astype("float32")
             batch["uniform"] = torch.from_numpy(uniform).to(self.device)
         self.step(batch, self.hp.rates(self.step, self.clock.progress))
+
+    _actor_loss = soft.actor_loss
+    _alpha_loss = soft.alpha_loss
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
@@ -187,15 +190,3 @@ class CQL(Algorithm):
         # The weight rises while the gap is above its target: max over the weight of w (gap - tau)
         weight = self.lagrange().clamp(max=_LARGEST)
         return -weight * (batch["gap"] - self.hp.target_gap), {"cql_alpha": weight.detach()}
-
-    def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        obs = unpack("obs", batch)
-        action, log_pi = self.actor.sample(obs, batch["noise"])
-        alpha = self.temperature().detach()
-        batch["entropy"] = -log_pi.detach().mean()  # the temperature's loss reads it
-        # J = E[alpha log pi(a|s) - min_i Q_i(s, a)]
-        loss = (alpha * log_pi - self.critic(obs, action).amin(0)).mean()
-        return loss, {"entropy": batch["entropy"], "alpha": alpha}
-
-    def _alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.temperature.loss(batch["entropy"], self.target_entropy), {}

@@ -34,6 +34,7 @@ from assay.algorithms.settings import (
     NormalizeRewardSettings,
     Unused,
 )
+from assay.algorithms.shared import soft
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
@@ -120,8 +121,7 @@ class CrossQ(Algorithm):
         width = (encoder.out_features, *hp.hidden)[-1]
         self.actor = SquashedActor(nn.Sequential(encoder, trunk), width, spaces.action)
         self.actor.to(self.device)
-        size = self.actor.size
-        self.target_entropy = -float(size) if hp.target_entropy == "auto" else hp.target_entropy
+        size, self.target_entropy = self.actor.size, soft.target_entropy(hp, self.actor)
         self.critic = NormalisedCritics(spaces.observation, size, hp).to(self.device)
         self.temperature = Temperature(hp.first_alpha).to(self.device)
         self._make_steps()
@@ -148,6 +148,8 @@ class CrossQ(Algorithm):
         step = self.full_step if due else self.critic_step
         step(batch, self.hp.rates(step, self.clock.progress))
 
+    _alpha_loss = soft.alpha_loss
+
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         with torch.no_grad():
@@ -159,8 +161,8 @@ class CrossQ(Algorithm):
         q, next_q = both.chunk(2, dim=1)
         # The targets carry no gradient, but s' and a' have their part in the normalisation of q.
         with torch.no_grad():
-            soft = next_q.amin(0) - self.temperature() * next_log_pi
-            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], soft)
+            soft_q = next_q.amin(0) - self.temperature() * next_log_pi
+            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], soft_q)
         return 0.5 * (q - y).square().mean(1).sum(), {"q_mean": q.mean()}
 
     def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -172,6 +174,3 @@ class CrossQ(Algorithm):
         loss = (alpha * log_pi - self.critic(obs, action).amin(0)).mean()
         batch["entropy"] = -log_pi.detach().mean()  # the temperature's loss reads it
         return loss, {"entropy": batch["entropy"], "alpha": alpha}
-
-    def _alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.temperature.loss(batch["entropy"], self.target_entropy), {}

@@ -14,7 +14,7 @@ import copy
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import (
@@ -23,14 +23,13 @@ from assay.algorithms.settings import (
     NormalizeSettings,
     PolyakSettings,
 )
+from assay.algorithms.shared.delayed import deterministic_networks
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
 from assay.core.types import Batch, Spaces, unpack
 from assay.functional import targets
-from assay.networks.encoders import make_encoder
-from assay.networks.heads import ActionScale, QEnsemble
-from assay.networks.mlp import mlp
+from assay.networks.heads import ActionScale
 from assay.optim.rules import Adam
 from assay.optim.update import Objective, Polyak
 from assay.policies.heads import DeterministicHead
@@ -60,12 +59,9 @@ class DDPG(Algorithm):
         super().__init__(spaces, hp, context)
         self.needs = hp.needs(her=hp.hindsight())
         size = int(np.prod(spaces.action.shape))
-        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
-        self.actor = nn.Sequential(
-            encoder, mlp((encoder.out_features, size), init="torch"), nn.Tanh()
+        self.actor, self.critic = deterministic_networks(
+            spaces.observation, size, hp, self.device, members=1
         )
-        self.actor.to(self.device)
-        self.critic = QEnsemble(spaces.observation, size, members=1, **hp.encoder()).to(self.device)
         self.target_actor = copy.deepcopy(self.actor)
         self.target_critic = copy.deepcopy(self.critic)
         self.scale = ActionScale(spaces.action).to(self.device)

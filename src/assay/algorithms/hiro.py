@@ -22,17 +22,20 @@ to seek. An interval that an episode's end cuts short counts with the rewards it
 from __future__ import annotations
 
 import copy
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context, bound
 from assay.algorithms.settings import ActorCriticSettings, SmoothingSettings, Unused
-from assay.algorithms.shared.delayed import delayed_steps, first_critic_loss, twin_critic_loss
+from assay.algorithms.shared.delayed import (
+    delayed_steps,
+    deterministic_networks,
+    first_critic_loss,
+    twin_critic_loss,
+)
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.registry import register
@@ -45,9 +48,7 @@ from assay.functional.subgoals import (
     intrinsic_reward,
     likeliest_goal,
 )
-from assay.networks.encoders import make_encoder
-from assay.networks.heads import ActionScale, QEnsemble
-from assay.networks.mlp import mlp
+from assay.networks.heads import ActionScale
 from assay.networks.subgoals import GoalView, TwoLevels
 from assay.optim.update import Step
 from assay.policies.heads import DeterministicHead
@@ -144,8 +145,12 @@ class HIRO(Algorithm):
         self.scale = ActionScale(spaces.action).to(self.device)
         scale = hp.scale(self.view)
         size = int(np.prod(spaces.action.shape))
-        self.low_actor, self.low_critic = self._networks(self.view.low_space, size)
-        self.high_actor, self.high_critic = self._networks(spaces.observation, self.view.size)
+        self.low_actor, self.low_critic = deterministic_networks(
+            self.view.low_space, size, hp, self.device
+        )
+        self.high_actor, self.high_critic = deterministic_networks(
+            spaces.observation, self.view.size, hp, self.device
+        )
         for level in (LOW, HIGH):
             for name in ("actor", "critic"):
                 setattr(self, f"{level}target_{name}", copy.deepcopy(getattr(self, level + name)))
@@ -161,14 +166,6 @@ class HIRO(Algorithm):
             device=self.device,
             rng=self.rng,
         )
-
-    def _networks(self, space: gym.Space[Any], size: int) -> tuple[nn.Sequential, nn.Module]:
-        """Return actor and critics of a level that sees `space` and decides `size` numbers."""
-        encoder = make_encoder(space, **self.hp.encoder(), init="torch")
-        head = mlp((encoder.out_features, size), init="torch")
-        actor = nn.Sequential(encoder, head, nn.Tanh())
-        critic = QEnsemble(space, size, members=2, **self.hp.encoder())
-        return actor.to(self.device), critic.to(self.device)
 
     def _steps(self, level: str) -> tuple[Step, Step]:
         losses = bound(self._critic_loss, level), bound(self._actor_loss, level)

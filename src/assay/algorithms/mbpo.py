@@ -85,7 +85,7 @@ class MBPO(Algorithm):
         networks = soft.soft_networks(spaces, hp, self.device)
         self.actor, self.critic, self.target, self.temperature = networks
         self.target_entropy = soft.target_entropy(hp, self.actor)
-        self.step = self.make_step(**soft.soft_step(self, hp, soft.soft_losses(self)))
+        self.step = soft.soft_step(self, hp, soft.soft_losses(self))
         self.dynamics = dynamics  # from here on, so that the step above does not carry it
         self.model_step = self.make_step([Objective("model", dynamics, model_loss(dynamics))])
         self.best = copy.deepcopy(dynamics)

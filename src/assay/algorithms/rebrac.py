@@ -16,19 +16,17 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import OfflineActorCriticSettings, SmoothingSettings
-from assay.algorithms.shared.delayed import delayed_steps
+from assay.algorithms.shared.delayed import delayed_steps, deterministic_networks
 from assay.algorithms.shared.mixed_settings import LayerNormSettings, NoiseSettings
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, unpack
 from assay.functional import targets
-from assay.networks.encoders import make_encoder
-from assay.networks.heads import ActionScale, QEnsemble
-from assay.networks.mlp import mlp
+from assay.networks.heads import ActionScale
 from assay.policies.heads import DeterministicHead
 
 _SMALLEST = 1e-8  # of mean |Q|, which is 0 only where nothing was learned
@@ -66,11 +64,9 @@ class ReBRAC(Algorithm):
         super().__init__(spaces, hp, context)
         self.needs = hp.needs(next_action=True)
         size = int(np.prod(spaces.action.shape))
-        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
-        head = mlp((encoder.out_features, size), init="torch")
-        self.actor = nn.Sequential(encoder, head, nn.Tanh()).to(self.device)
-        critic = QEnsemble(spaces.observation, size, **hp.encoder(layer_norm=hp.layer_norm))
-        self.critic = critic.to(self.device)
+        self.actor, self.critic = deterministic_networks(
+            spaces.observation, size, hp, self.device, layer_norm=hp.layer_norm
+        )
         self.target_actor = copy.deepcopy(self.actor)
         self.target_critic = copy.deepcopy(self.critic)
         self.scale = ActionScale(spaces.action).to(self.device)

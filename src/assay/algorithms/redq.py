@@ -30,6 +30,7 @@ from assay.algorithms.settings import (
     NormalizeSettings,
     PolyakSettings,
 )
+from assay.algorithms.shared import soft
 from assay.algorithms.shared.mixed_settings import LayerNormSettings
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
@@ -97,8 +98,7 @@ class REDQ(Algorithm):
         self.policy_delay = hp.updates if hp.policy_delay == "auto" else hp.policy_delay
         encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
         self.actor = SquashedActor(encoder, encoder.out_features, spaces.action).to(self.device)
-        size = self.actor.size
-        self.target_entropy = -float(size) if hp.target_entropy == "auto" else hp.target_entropy
+        size, self.target_entropy = self.actor.size, soft.target_entropy(hp, self.actor)
         critics = hp.encoder(layer_norm=hp.layer_norm)
         critic = QEnsemble(spaces.observation, size, members=hp.n_critics, **critics)
         self.critic = critic.to(self.device)
@@ -114,9 +114,9 @@ class REDQ(Algorithm):
         slow = [Objective("actor", self.actor, self._actor_loss, rule)]
         if hp.alpha == "auto":
             slow.append(Objective("alpha", self.temperature, self._alpha_loss))
-        soft = [Polyak(self.target, self.critic, hp.tau)]
-        self.critic_step = self.make_step([critic], polyak=soft)
-        self.full_step = self.make_step([critic, *slow], polyak=soft, share=self.critic_step)
+        follow = [Polyak(self.target, self.critic, hp.tau)]
+        self.critic_step = self.make_step([critic], polyak=follow)
+        self.full_step = self.make_step([critic, *slow], polyak=follow, share=self.critic_step)
 
     def update(self, data: Replay[Batch]) -> None:
         """Move critics and targets; every `policy_delay` updates also actor and temperature."""
@@ -132,13 +132,15 @@ class REDQ(Algorithm):
         step = self.full_step if due else self.critic_step
         step(batch, hp.rates(step, self.clock.progress))
 
+    _alpha_loss = soft.alpha_loss
+
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
         with torch.no_grad():
             next_action, next_log_pi = self.actor.sample(next_obs, batch["next_noise"])
             next_q = self.target(next_obs, next_action, batch["members"]).amin(0)
-            soft = next_q - self.temperature() * next_log_pi
-            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], soft)
+            soft_q = next_q - self.temperature() * next_log_pi
+            y = targets.td_target(batch["reward"], batch["discount"], batch["terminated"], soft_q)
         q = self.critic(obs, self.actor.scale.to_unit(batch["action"]))  # q: [N, B]
         # How far the critics disagree is what the random subsets live on.
         spread = q.detach().std(0, correction=0).mean()
@@ -153,6 +155,3 @@ class REDQ(Algorithm):
         loss = (alpha * log_pi - self.critic(obs, action).mean(0)).mean()
         batch["entropy"] = -log_pi.detach().mean()  # the temperature's loss reads it
         return loss, {"entropy": batch["entropy"], "alpha": alpha}
-
-    def _alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.temperature.loss(batch["entropy"], self.target_entropy), {}

@@ -32,7 +32,6 @@ from assay.algorithms.settings import (
 )
 from assay.algorithms.shared import soft
 from assay.algorithms.shared.mixed_settings import LayerNormSettings
-from assay.algorithms.shared.soft import soft_networks, soft_step, soft_update
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.types import Batch, Spaces, action_mask, unpack
@@ -90,7 +89,7 @@ class SAC(Algorithm):
         self.continuous = isinstance(spaces.action, Box)
         self.actor: Any
         if self.continuous:
-            self.actor, self.critic, self.target, self.temperature = soft_networks(
+            self.actor, self.critic, self.target, self.temperature = soft.soft_networks(
                 spaces, hp, self.device, layer_norm=hp.layer_norm
             )
             network, self.distribution = self.actor.net, self.actor.distribution
@@ -107,7 +106,7 @@ class SAC(Algorithm):
             losses = (
                 self._discrete_critic_loss, self._discrete_actor_loss, self._discrete_alpha_loss,
             )  # fmt: skip
-        self.step = self.make_step(**soft_step(self, hp, losses))
+        self.step = soft.soft_step(self, hp, losses)
         self.policy = self.make_policy(network, head)
 
     def _make_discrete(self, size: int) -> nn.Module:
@@ -126,20 +125,15 @@ class SAC(Algorithm):
         """Move critics, actor, temperature and targets once, on one replay batch."""
         batch = self.replay_tensors(data.sample(self.hp.batch_size))
         if self.continuous:
-            soft_update(self, batch)
+            soft.soft_update(self, batch)
         else:
             self.step(batch, self.hp.rates(self.step, self.clock.progress))
 
     # ------------------------------------------------------------------ continuous actions
 
-    def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return soft.critic_loss(self, batch)
-
-    def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return soft.actor_loss(self, batch)
-
-    def _alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return soft.alpha_loss(self, batch)
+    _critic_loss = soft.critic_loss
+    _actor_loss = soft.actor_loss
+    _alpha_loss = soft.alpha_loss
 
     # ------------------------------------------------------------------ discrete actions
 

@@ -133,17 +133,18 @@ class HindsightSettings(Settings):
 
     def hindsight(self) -> HindsightOptions | None:
         """Return `ReplayNeeds.her`; a ConfigError names a setting that contradicts it."""
-        if self.her is None:
-            return None
+        return None if self.her is None else self._relabelling(self.her)
+
+    def _relabelling(self, her: Strategy) -> HindsightOptions:
         for name, allowed in (("n_step", 1), ("prioritized", False)):
             value = getattr(self, name, allowed)
             if value != allowed:
                 raise ConfigError(
-                    f"her={self.her} does not work with {name}={value}: a relabelled "
+                    f"her={her} does not work with {name}={value}: a relabelled "
                     "transition stands for one step, drawn uniformly.",
                     f"Leave {name} out, or leave her out.",
                 )
-        return HindsightOptions(self.her, self.her_ratio)
+        return HindsightOptions(her, self.her_ratio)
 
 
 class DatasetSettings(LearningSettings):

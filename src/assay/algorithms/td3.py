@@ -13,7 +13,7 @@ import copy
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import (
@@ -23,14 +23,17 @@ from assay.algorithms.settings import (
     PolyakSettings,
     SmoothingSettings,
 )
-from assay.algorithms.shared.delayed import delayed_steps, first_critic_loss, twin_critic_loss
+from assay.algorithms.shared.delayed import (
+    delayed_steps,
+    deterministic_networks,
+    first_critic_loss,
+    twin_critic_loss,
+)
 from assay.buffers.replay_protocol import Replay
 from assay.core.registry import register
 from assay.core.schedules import Schedule, constant
 from assay.core.types import Batch, Spaces
-from assay.networks.encoders import make_encoder
-from assay.networks.heads import ActionScale, QEnsemble
-from assay.networks.mlp import mlp
+from assay.networks.heads import ActionScale
 from assay.policies.heads import DeterministicHead
 
 
@@ -58,12 +61,7 @@ class TD3(Algorithm):
         super().__init__(spaces, hp, context)
         self.needs = hp.needs(her=hp.hindsight())
         size = int(np.prod(spaces.action.shape))
-        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
-        self.actor = nn.Sequential(
-            encoder, mlp((encoder.out_features, size), init="torch"), nn.Tanh()
-        )
-        self.actor.to(self.device)
-        self.critic = QEnsemble(spaces.observation, size, members=2, **hp.encoder()).to(self.device)
+        self.actor, self.critic = deterministic_networks(spaces.observation, size, hp, self.device)
         self.target_actor = copy.deepcopy(self.actor)
         self.target_critic = copy.deepcopy(self.critic)
         self.scale = ActionScale(spaces.action).to(self.device)

@@ -15,17 +15,15 @@ from typing import Any
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
 from assay.algorithms.settings import OfflineActorCriticSettings, SmoothingSettings
-from assay.algorithms.shared.delayed import delayed_steps, twin_critic_loss
+from assay.algorithms.shared.delayed import delayed_steps, deterministic_networks, twin_critic_loss
 from assay.algorithms.shared.mixed_settings import NoiseSettings
 from assay.core.registry import register
 from assay.core.types import Spaces, unpack
-from assay.networks.encoders import make_encoder
-from assay.networks.heads import ActionScale, QEnsemble
-from assay.networks.mlp import mlp
+from assay.networks.heads import ActionScale
 from assay.policies.heads import DeterministicHead
 
 _SMALLEST = 1e-8  # of mean |Q|, which is 0 only where nothing was learned
@@ -53,10 +51,7 @@ class TD3BC(Algorithm):
         super().__init__(spaces, hp, context)
         self.needs = hp.needs()
         size = int(np.prod(spaces.action.shape))
-        encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
-        head = mlp((encoder.out_features, size), init="torch")
-        self.actor = nn.Sequential(encoder, head, nn.Tanh()).to(self.device)
-        self.critic = QEnsemble(spaces.observation, size, members=2, **hp.encoder()).to(self.device)
+        self.actor, self.critic = deterministic_networks(spaces.observation, size, hp, self.device)
         self.target_actor = copy.deepcopy(self.actor)
         self.target_critic = copy.deepcopy(self.critic)
         self.scale = ActionScale(spaces.action).to(self.device)

@@ -34,6 +34,7 @@ from assay.algorithms.settings import (
     NormalizeSettings,
     PolyakSettings,
 )
+from assay.algorithms.shared import soft
 from assay.buffers.replay_protocol import Replay
 from assay.core.errors import ConfigError
 from assay.core.registry import register
@@ -43,8 +44,6 @@ from assay.networks.encoders import make_encoder
 from assay.networks.heads import make_ensemble
 from assay.networks.squashed import SquashedActor
 from assay.networks.temperature import Temperature
-from assay.optim.rules import Adam
-from assay.optim.update import Objective, Polyak
 from assay.policies.heads import SquashedHead
 
 
@@ -59,10 +58,8 @@ class QuantileCritic(nn.Module):
 
     def __init__(self, space: Any, action_size: int, hp: Any) -> None:
         super().__init__()
-        self.encoder = make_encoder(space, **hp.encoder(hidden=()), init="torch")
-        sizes = (self.encoder.out_features + action_size, *hp.hidden, hp.n_quantiles)
-        self.members = make_ensemble(
-            hp.n_critics, sizes, activation=hp.activation, network=hp.network
+        self.encoder, self.members = make_ensemble(
+            space, action_size, hp.n_quantiles, members=hp.n_critics, **hp.encoder()
         )
         self.register_buffer("tau", quantile_midpoints(hp.n_quantiles), persistent=False)
 
@@ -95,7 +92,6 @@ class TQC(Algorithm):
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
-        learned = hp.alpha == "auto"
         if hp.top_quantiles_to_drop_per_net >= hp.n_quantiles:
             raise ConfigError(
                 f"top_quantiles_to_drop_per_net={hp.top_quantiles_to_drop_per_net} leaves nothing "
@@ -106,28 +102,19 @@ class TQC(Algorithm):
         self.kept = hp.n_critics * (hp.n_quantiles - hp.top_quantiles_to_drop_per_net)
         encoder = make_encoder(spaces.observation, **hp.encoder(), init="torch")
         self.actor = SquashedActor(encoder, encoder.out_features, spaces.action).to(self.device)
-        size = self.actor.size
-        self.target_entropy = -float(size) if hp.target_entropy == "auto" else hp.target_entropy
+        size, self.target_entropy = self.actor.size, soft.target_entropy(hp, self.actor)
         self.critic = QuantileCritic(spaces.observation, size, hp).to(self.device)
         self.target = copy.deepcopy(self.critic)
         self.temperature = Temperature(hp.first_alpha).to(self.device)
-        rule = Adam(max_grad_norm=hp.max_grad_norm)
-        objectives = [
-            Objective("critic", self.critic, self._critic_loss, rule),
-            Objective("actor", self.actor, self._actor_loss, rule),
-        ]
-        if learned:
-            objectives.append(Objective("alpha", self.temperature, self._alpha_loss))
-        soft = [Polyak(self.target, self.critic, hp.tau)]
-        self.step = self.make_step(objectives, polyak=soft)
+        losses = self._critic_loss, self._actor_loss, self._alpha_loss
+        self.step = soft.soft_step(self, hp, losses)
         self.policy = self.make_policy(self.actor.net, SquashedHead(spaces.action))
 
     def update(self, data: Replay[Batch]) -> None:
         """Move critics, actor, temperature and targets once, on one replay batch."""
-        batch = self.replay_tensors(data.sample(self.hp.batch_size))
-        shape = (self.hp.batch_size, *self.actor.distribution.noise_shape)
-        batch["noise"], batch["next_noise"] = self.noise(*shape), self.noise(*shape)
-        self.step(batch, self.hp.rates(self.step, self.clock.progress))
+        soft.soft_update(self, self.replay_tensors(data.sample(self.hp.batch_size)))
+
+    _alpha_loss = soft.alpha_loss
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         obs, next_obs = unpack("obs", batch), unpack("next_obs", batch)
@@ -136,8 +123,8 @@ class TQC(Algorithm):
             pooled = self.target(next_obs, next_action).transpose(0, 1).flatten(1)  # [B, members n]
             # The smallest of the pool: those that no critic's optimism has reached. [B, kept]
             kept = pooled.sort(dim=1).values[:, : self.kept]
-            soft = kept - (self.temperature() * next_log_pi).unsqueeze(1)
-            y = atom_targets(batch["reward"], batch["discount"], batch["terminated"], soft)
+            soft_q = kept - (self.temperature() * next_log_pi).unsqueeze(1)
+            y = atom_targets(batch["reward"], batch["discount"], batch["terminated"], soft_q)
         z = self.critic(obs, self.actor.scale.to_unit(batch["action"]))  # z: [members, B, n]
         tau = self.critic.tau.repeat(len(z))
         errors = sorted_quantile_huber(z.transpose(0, 1).flatten(1), y, tau)  # [B, members n]
@@ -151,9 +138,6 @@ class TQC(Algorithm):
         loss = (alpha * log_pi - self.critic(obs, action).mean((0, 2))).mean()
         batch["entropy"] = -log_pi.detach().mean()  # the temperature's loss reads it
         return loss, {"entropy": batch["entropy"], "alpha": alpha}
-
-    def _alpha_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.temperature.loss(batch["entropy"], self.target_entropy), {}
 
 
 def sorted_quantile_huber(predicted: Tensor, target: Tensor, tau: Tensor) -> Tensor:

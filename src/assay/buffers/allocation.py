@@ -109,15 +109,18 @@ def require_memory(
         ConfigError: It does not fit.
     """
     room = system_memory.available_bytes() if available is None else available
-    if needed <= room:
-        return
+    if needed > room:
+        raise _too_large(
+            needed, room, what, capacity, advice if isinstance(advice, str) else advice()
+        )
+
+
+def _too_large(needed: int, room: int, what: str, capacity: int | None, advice: str) -> ConfigError:
     fixes = []
     if capacity is not None and (fits := capacity * room // needed):
         fixes.append(f"lower its capacity from {capacity:,} to at most {fits:,}")
-    if clause := advice if isinstance(advice, str) else advice():
-        fixes.append(clause)
-    fix = ", or ".join([*fixes, "run it where more memory is free"])
-    raise ConfigError(
+    fix = ", or ".join([*fixes, *filter(None, [advice]), "run it where more memory is free"])
+    return ConfigError(
         f"{what} needs {human_bytes(needed)} of memory; {human_bytes(room)} are available.",
         f"{fix[0].upper()}{fix[1:]}.",
     )

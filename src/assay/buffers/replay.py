@@ -36,6 +36,7 @@ from assay.buffers.storage import (
     Sections,
     Staging,
     as_array,
+    make_staging,
     same_settings,
     section,
     write_back,
@@ -398,22 +399,19 @@ class ReplayBuffer(Sectioned):
         if self._priorities is not None or self._extras:  # else there is nothing to update
             index = torch.from_numpy(self._serial(first))
         tensors = staging.deliver().items()
+        # A caller may change the dicts of its batch.
         own = {name: dict(part) if isinstance(part, dict) else part for name, part in tensors}
         return Batch(**own, index=index)
 
     def _stage(self, batch_size: int) -> Staging:
         """Prepare the arrays that batches of one size are gathered into."""
-
-        def batched(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Spec:
-            return Spec((batch_size, *shape), dtype)
-
-        obs = tree_map(lambda spec: batched(*spec), self._spec)
-        specs = {name: batched(c.shape[2:], c.dtype) for name, c in self._fixed.items()}
-        extras = {name: batched(c.shape[2:], c.dtype) for name, c in (self._extras or {}).items()}
-        more = {"obs": obs, "next_obs": obs, "extras": extras, "discount": specs["reward"]}
+        columns = {**self._fixed, "extras": self._extras or {}}
+        specs = tree_map(lambda c: Spec((batch_size, *c.shape[2:]), c.dtype), columns)
+        obs = stacked(self._spec, batch_size)
+        more = {"obs": obs, "next_obs": obs, "discount": specs["reward"]}
         if self._priorities is not None:
             more["weight"] = specs["reward"]
-        staging = self._staging[batch_size] = Staging(specs | more, self.device)
+        staging = self._staging[batch_size] = make_staging(specs | more, self.device)
         staging.arrays["discount"].fill(self.gamma)
         return staging
 

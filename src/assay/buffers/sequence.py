@@ -25,6 +25,7 @@ from assay.buffers.storage import (
     Sections,
     Staging,
     as_array,
+    make_staging,
     put_rows,
     same_settings,
     section,
@@ -309,7 +310,7 @@ class SequenceReplay(Sectioned):
         specs = _times(self._row, batch_size)
         if self._priorities is not None:
             specs["weight"] = Spec((batch_size,), np.dtype(np.float32))
-        self._staging[batch_size] = Staging(specs, self.device)
+        self._staging[batch_size] = make_staging(specs, self.device)
         return self._staging[batch_size]
 
     def _ring(self) -> Ring:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from assay.buffers.allocation import Spec
+from assay.buffers.allocation import allocate
 from assay.core.errors import CheckpointError
 from assay.core.types import Array, State, Tree, tree_leaves, tree_map
 
@@ -196,18 +196,34 @@ def same_settings(found: Mapping[str, Any], expected: Mapping[str, Any], what: s
 
 
 class Staging:
-    """Preallocated host arrays that batches are gathered into, seen as tensors of a device.
+    """Preallocated arrays that batches are gathered into, and tensors that share their memory."""
 
-    On a CPU the tensors share the arrays' memory. On a GPU the arrays are pinned and copied
-    without blocking; `wait` keeps the next gather from overwriting a copy under way.
+    def __init__(self, specs: Tree) -> None:
+        self.arrays = allocate(specs)
+        self.tensors = tree_map(torch.from_numpy, self.arrays)
+
+    def wait(self) -> None:
+        """Wait until the arrays may be overwritten."""
+
+    def deliver(self) -> Tree:
+        """Return the tensors on the device that they are for."""
+        return self.tensors
+
+
+class DeviceStaging(Staging):
+    """Arrays whose tensors are copied to another device.
+
+    For a GPU they are pinned and copied without blocking; `wait` keeps the next gather from
+    overwriting a copy under way.
     """
 
     def __init__(self, specs: Tree, device: torch.device) -> None:
-        cuda = device.type == "cuda"
+        super().__init__(specs)
         self.device = device
-        self.tensors = tree_map(lambda spec: _empty(spec, pin=cuda), specs)
-        self.arrays = tree_map(lambda tensor: tensor.numpy(), self.tensors)
-        self._copied = torch.cuda.Event() if cuda else None
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+        if self._copied is not None:
+            self.tensors = tree_map(lambda tensor: tensor.pin_memory(), self.tensors)
+            self.arrays = tree_map(lambda tensor: tensor.numpy(), self.tensors)
 
     def wait(self) -> None:
         """Wait until the arrays may be overwritten."""
@@ -216,8 +232,6 @@ class Staging:
 
     def deliver(self) -> Tree:
         """Return the tensors on the device."""
-        if self.device.type == "cpu":
-            return self.tensors
         cuda = self._copied is not None
         moved = tree_map(lambda tensor: tensor.to(self.device, non_blocking=cuda), self.tensors)
         if self._copied is not None:
@@ -225,6 +239,6 @@ class Staging:
         return moved
 
 
-def _empty(spec: Spec, *, pin: bool) -> torch.Tensor:
-    array = torch.from_numpy(np.zeros(spec.shape, spec.dtype))
-    return array.pin_memory() if pin else array
+def make_staging(specs: Tree, device: torch.device) -> Staging:
+    """Return arrays to gather into, whose tensors are for a device."""
+    return Staging(specs) if device.type == "cpu" else DeviceStaging(specs, device)

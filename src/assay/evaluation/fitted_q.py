@@ -28,9 +28,10 @@ from assay.evaluation.on_data import OnData, Recorded
 from assay.functional.off_policy import returns_to_go
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import QEnsemble, ValueEnsemble
+from assay.optim.compiled_step import CompiledStep
 from assay.optim.mode import UPDATES_THAT_PAY, Mode, choose_mode, has_compiler
 from assay.optim.rules import Adam
-from assay.optim.update import Objective, Polyak, Step
+from assay.optim.update import Objective, Polyak
 
 Floats = NDArray[np.float64]
 
@@ -122,7 +123,7 @@ class FittedQ:
 
     def _fit(self, progress: Callable[[int], None]) -> None:
         shape = self.settings
-        step = Step(
+        step = CompiledStep(
             [Objective("q", self.net, self._loss, Adam())],
             reads=[] if self.discrete else [self.coder],
             polyak=[Polyak(self.target, self.net, shape.tau)],

@@ -19,7 +19,7 @@ from assay.core.types import State
 from assay.loops import compile_worker
 from assay.loops.config import RunConfig
 from assay.optim import compile_cache
-from assay.optim.update import Step
+from assay.optim.compiled_step import CompiledStep
 from assay.runs.checkpoint import state_to_bytes
 
 
@@ -45,7 +45,11 @@ class BackgroundCompile:
         """Return the steps that can be compiled from now on, and see to those that are missing."""
         if self._worker is not None:
             self._check(self._worker)
-        waiting = {name: s for name, s in self.algorithm.steps.items() if s.awaits_compiled}
+        waiting = {
+            name: step
+            for name, step in self.algorithm.steps.items()
+            if isinstance(step, CompiledStep) and step.awaits_compiled
+        }
         ready = [name for name, step in waiting.items() if step.is_cached]
         missing = {
             name: step
@@ -87,7 +91,7 @@ class BackgroundCompile:
         if code:
             _give_up(reason.rstrip(".") or f"the compiler ended with exit code {code}")
 
-    def _start(self, steps: Mapping[str, Step]) -> None:
+    def _start(self, steps: Mapping[str, CompiledStep]) -> None:
         try:
             with contextlib.ExitStack() as stack:
                 claim = _claim(next(iter(steps.values())).cache_name)
@@ -99,7 +103,7 @@ class BackgroundCompile:
             _give_up(f"{error.strerror or error}")
         self._tried |= steps.keys()
 
-    def _spawn(self, steps: Mapping[str, Step], claim: IO[str]) -> subprocess.Popen[bytes]:
+    def _spawn(self, steps: Mapping[str, CompiledStep], claim: IO[str]) -> subprocess.Popen[bytes]:
         # What was imported from beside a script must be importable there, too.
         path = os.pathsep.join(place or os.getcwd() for place in sys.path)
         worker = subprocess.Popen(
@@ -117,7 +121,7 @@ class BackgroundCompile:
         worker.stdin.flush()
         return worker
 
-    def order(self, steps: Mapping[str, Step]) -> State:
+    def order(self, steps: Mapping[str, CompiledStep]) -> State:
         """Return what a worker needs to know to compile some steps."""
         return {
             "config": self.config.to_dict(),
@@ -127,7 +131,7 @@ class BackgroundCompile:
         }
 
 
-def _call(step: Step) -> State:
+def _call(step: CompiledStep) -> State:
     assert step.seen is not None
     inputs = [[list(shape), str(kind).removeprefix("torch.")] for shape, kind in step.seen.inputs]
     return {"names": list(step.seen.names), "inputs": inputs, "gather": step.seen.gather}

@@ -178,8 +178,9 @@ class Collector:
                     rows = tree_map(lambda x, cut=cut: x[cut], final)
                     carried = tree_map(lambda x, cut=cut: x[cut], carry)
                     rollout.add_final(t, cut, rows, carried)
-                carry = self._restart_carry(carry, terminated | truncated)
-            if valid is not None:
+                if carry is not None:
+                    carry = self._restart_carry(carry, terminated | truncated)
+            if valid is not None and carry is not None:
                 carry = self._restart_carry(carry, ~valid)
             obs = next_obs
             clock.collected += copies
@@ -190,14 +191,9 @@ class Collector:
         return Collected(rollout.obs, rollout.reward, done, rollout.valid, rollout.env_steps)
 
     def _restart_carry(self, carry: Tree, rows: np.ndarray) -> Tree:
-        if carry is None:
-            return None
         fresh = self.algorithm.initial_carry(len(rows))
 
-        def restart(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-            return np.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
-        return tree_map(restart, carry, fresh)
+        return tree_map(lambda old, new: _where(rows, new, old), carry, fresh)
 
     def _count_episodes(self, rollout: Rollout, done: np.ndarray) -> None:
         ends = np.asarray(done.any(1))
@@ -232,13 +228,14 @@ class Collector:
         if final is not None:
             done = terminated | truncated
             successor = tree_map(lambda new, end: _where(done, end, new), next_obs, final)
-            carry = self._restart_carry(carry, done)
+            if carry is not None:
+                carry = self._restart_carry(carry, done)
         replay.add(
             Transition(
                 obs, action, reward, successor, terminated, truncated, valid, extras, self.carry
             )
         )
-        if valid is not None:
+        if valid is not None and carry is not None:
             carry = self._restart_carry(carry, ~valid)
         self.obs, self.carry = next_obs, carry
         self.clock.episodes += self.episodes.step(reward, done, valid)
@@ -302,6 +299,12 @@ def random_actions(
         if not space.is_bounded():
             raise SpaceError(f"Cannot draw uniform actions: {space} has no bounds.")
         return rng.uniform(space.low, space.high, (n, *space.shape)).astype(space.dtype)
+    return _random_choices(rng, space, n, mask)
+
+
+def _random_choices(
+    rng: np.random.Generator, space: gym.Space[Any], n: int, mask: np.ndarray | None
+) -> np.ndarray:
     if isinstance(space, gym.spaces.MultiDiscrete):
         if mask is not None:
             return _allowed_choices(rng, space.nvec, mask)

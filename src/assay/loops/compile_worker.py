@@ -55,7 +55,7 @@ def compile_steps(order: State) -> None:
     from assay.envs.teams import team_from_state
     from assay.loops.config import RunConfig
     from assay.loops.training import build_algorithm
-    from assay.optim.update import Signature
+    from assay.optim.compiled_step import CompiledStep, Signature
 
     torch.set_num_threads(order["threads"])  # compiled code holds a place per thread
     spaces = order["spaces"]
@@ -71,7 +71,9 @@ def compile_steps(order: State) -> None:
     for name, call in order["steps"].items():
         inputs = tuple((tuple(shape), getattr(torch, kind)) for shape, kind in call["inputs"])
         signature = Signature(tuple(call["names"]), inputs, call["gather"])
-        algorithm.steps[name].prepare(signature)
+        step = algorithm.steps[name]
+        assert isinstance(step, CompiledStep)  # by compile=True above
+        step.prepare(signature)
 
 
 def _read(size: int) -> bytes:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from assay.core.errors import ConfigError, SpaceError, nearest
 from assay.core.images import channels_first, is_image
-from assay.networks.mlp import HIDDEN_GAIN, Init, initialise, make_linear
+from assay.networks.mlp import HIDDEN_GAIN, Init, initialise
+from assay.networks.noisy import NoisyLinear
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -117,7 +118,8 @@ class NatureCNN(nn.Module):
             channels, size = out_channels, [(n - kernel) // stride + 1 for n in size]
         self.convolutions = nn.Sequential(*layers, nn.Flatten())
         flat = channels * size[0] * size[1]
-        self.linear = make_linear(flat, self.out_features, gain=HIDDEN_GAIN, init=init, noisy=noisy)
+        linear = (NoisyLinear if noisy else nn.Linear)(flat, self.out_features)
+        self.linear = initialise(linear, HIDDEN_GAIN, init)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, out_features]."""
@@ -161,9 +163,8 @@ class ImpalaCNN(nn.Module):
             n, size = n_out, [(s + 1) // 2 for s in size]
         self.convolutions = nn.Sequential(*layers, nn.ReLU(), nn.Flatten())
         width = n * size[0] * size[1]
-        self.linear = make_linear(
-            width, self.out_features, gain=HIDDEN_GAIN, init=init, noisy=noisy
-        )
+        linear = (NoisyLinear if noisy else nn.Linear)(width, self.out_features)
+        self.linear = initialise(linear, HIDDEN_GAIN, init)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, out_features]."""

@@ -263,49 +263,40 @@ def _joined_product(x: Tensor, rest: Tensor, weight: Tensor, bias: Tensor) -> Te
 
 
 def make_ensemble(
-    members: int,
-    sizes: Sequence[int],
+    observation_space: gym.Space[Any],
+    more: int,
+    outputs: int,
     *,
-    activation: str,
-    network: str,
+    members: int = 2,
+    hidden: Sequence[int] = (256, 256),
+    activation: str = "relu",
+    cnn: str = "nature",
+    network: str = DEFAULT,
     layer_norm: bool = False,
-) -> nn.Module:
-    """Return several networks of one shape: residual ones with `network="simba"`, else MLPs.
+) -> tuple[nn.Module, nn.Module]:
+    """Return an encoder of observations, and networks of what it gives and `more` numbers.
 
-    Residual networks have layer norms of their own.
+    Images go through one CNN that the members share; everything else is flattened. The members
+    are residual networks with `network="simba"`, which have layer norms of their own, else MLPs.
     """
+    encoder = make_encoder(observation_space, hidden=(), cnn=cnn, network=network, init="torch")
+    sizes = (encoder.out_features + more, *hidden, outputs)
     if network == SIMBA:
-        return ResidualEnsemble(members, sizes)
-    return EnsembleMLP(members, sizes, activation, layer_norm=layer_norm)
+        return encoder, ResidualEnsemble(members, sizes)
+    return encoder, EnsembleMLP(members, sizes, activation, layer_norm=layer_norm)
 
 
 class QEnsemble(nn.Module):
     """Critics Q_i(s, a) that share an input: (obs, action [B, n]) -> [members, B].
 
-    Images go through one CNN that the members share; everything else is flattened and joined with
-    the action. The other arguments are those of `make_encoder` and `make_ensemble`.
+    The settings are those of `make_ensemble`.
     """
 
     def __init__(
-        self,
-        observation_space: gym.Space[Any],
-        action_size: int,
-        *,
-        members: int = 2,
-        hidden: Sequence[int] = (256, 256),
-        activation: str = "relu",
-        cnn: str = "nature",
-        network: str = DEFAULT,
-        layer_norm: bool = False,
+        self, observation_space: gym.Space[Any], action_size: int, **settings: Any
     ) -> None:
         super().__init__()
-        self.encoder = make_encoder(
-            observation_space, hidden=(), cnn=cnn, network=network, init="torch"
-        )
-        sizes = (self.encoder.out_features + action_size, *hidden, 1)
-        self.ensemble = make_ensemble(
-            members, sizes, activation=activation, network=network, layer_norm=layer_norm
-        )
+        self.encoder, self.ensemble = make_ensemble(observation_space, action_size, 1, **settings)
 
     def forward(self, obs: Tree, action: Tensor, members: Tensor | None = None) -> Tensor:
         """Return the value of each critic, or of those whose indices `members` [M] gives."""
@@ -327,30 +318,12 @@ class QEnsemble(nn.Module):
 class ValueEnsemble(nn.Module):
     """Functions of the observation alone, such as Q of every action: obs -> [members, B, outputs].
 
-    Images go through one CNN that the members share. The other arguments are those of
-    `make_encoder` and `make_ensemble`.
+    The settings are those of `make_ensemble`.
     """
 
-    def __init__(
-        self,
-        observation_space: gym.Space[Any],
-        outputs: int,
-        *,
-        members: int = 2,
-        hidden: Sequence[int] = (256, 256),
-        activation: str = "relu",
-        cnn: str = "nature",
-        network: str = DEFAULT,
-        layer_norm: bool = False,
-    ) -> None:
+    def __init__(self, observation_space: gym.Space[Any], outputs: int, **settings: Any) -> None:
         super().__init__()
-        self.encoder = make_encoder(
-            observation_space, hidden=(), cnn=cnn, network=network, init="torch"
-        )
-        sizes = (self.encoder.out_features, *hidden, outputs)
-        self.members = make_ensemble(
-            members, sizes, activation=activation, network=network, layer_norm=layer_norm
-        )
+        self.encoder, self.members = make_ensemble(observation_space, 0, outputs, **settings)
 
     def forward(self, obs: Tree) -> Tensor:
         """Return the outputs of every member."""

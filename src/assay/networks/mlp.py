@@ -48,14 +48,6 @@ def initialise(layer: LayerT, gain: float, init: Init = "orthogonal") -> LayerT:
     return layer
 
 
-def make_linear(
-    in_features: int, out_features: int, *, gain: float, init: Init, noisy: bool = False
-) -> nn.Module:
-    """Return an initialised linear layer, noisy or plain."""
-    kind = NoisyLinear if noisy else nn.Linear
-    return initialise(kind(in_features, out_features), gain, init)
-
-
 def require_widths(sizes: Sequence[int]) -> None:
     """Raise a ConfigError if a width is below 1, or there is none."""
     if not sizes or any(n < 1 for n in sizes):
@@ -81,11 +73,11 @@ def mlp(
     """
     require_widths(sizes)
     layers: list[nn.Module] = []
-    last = len(sizes) - 2
+    kind, last = NoisyLinear if noisy else nn.Linear, len(sizes) - 2
     for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
         hidden = i < last or activate_output
         gain = HIDDEN_GAIN if hidden else output_gain
-        layers.append(make_linear(n_in, n_out, gain=gain, init=init, noisy=noisy))
+        layers.append(initialise(kind(n_in, n_out), gain, init))
         if hidden:
             layers.append(make_activation(activation))
     return nn.Sequential(*layers)

@@ -19,7 +19,7 @@ from assay.core.types import Tree
 from assay.networks.custom import DEFAULT
 from assay.networks.encoders import make_encoder
 from assay.networks.heads import DuelingHead
-from assay.networks.mlp import make_linear, mlp
+from assay.networks.mlp import initialise, mlp
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -137,7 +137,7 @@ class FractionProposal(nn.Module):
 
     def __init__(self, features: int, fractions: int) -> None:
         super().__init__()
-        self.linear = make_linear(features, fractions, gain=0.01, init="orthogonal")
+        self.linear = initialise(nn.Linear(features, fractions), 0.01)
 
     def forward(self, features: Tensor) -> Fractions:
         """Return the fractions of states with features [B, D]."""

@@ -82,10 +82,10 @@ def step_shares(module: nn.Module, shares: Sequence[tuple[str, float]]) -> list[
     return [given.get(name.partition(".")[0], 1.0) for name, _ in module.named_parameters()]
 
 
-def flat_shares(flat: Tensor, module: nn.Module, shares: Sequence[float]) -> Tensor:
-    """Return the shares of a module's parameters for each number of its flat tensor."""
-    sizes = torch.tensor([p.numel() for p in module.parameters()], device=flat.device)
-    return torch.tensor(shares, device=flat.device).repeat_interleave(sizes)
+def flat_shares(module: nn.Module, shares: Sequence[tuple[str, float]]) -> Tensor:
+    """Return what `step_shares` does for each number of a module's flat tensor."""
+    each = zip(module.parameters(), step_shares(module, shares), strict=True)
+    return torch.cat([torch.full((p.numel(),), share, device=p.device) for p, share in each])
 
 
 def partly(before: Tensor, after: Tensor, share: float) -> Tensor:

@@ -44,6 +44,7 @@ from assay.loops.events import Event, Logged
 from assay.loops.table import make_loop
 from assay.loops.training import build_algorithm
 from assay.optim import compile_cache
+from assay.optim.compiled_step import CompiledStep
 from assay.optim.mode import has_compiler
 from assay.optim.update import Objective, Step
 from assay.runs import checkpoint
@@ -337,7 +338,7 @@ def require_compiled(*steps: Step) -> None:
         return
     net = nn.Linear(1, 1)
     objective = Objective("probe", net, lambda batch: (net(batch["x"]).square().mean(), {}))
-    probe = Step([objective], mode="compiled", key="probe")
+    probe = CompiledStep([objective], mode="compiled", key="probe")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         probe({"x": torch.ones(2, 1)}, 0.1)

@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.core.types import unpack
 from assay.functional import targets
+from assay.networks.encoders import make_encoder
+from assay.networks.heads import QEnsemble
+from assay.networks.mlp import mlp
 from assay.optim.rules import Adam
 from assay.optim.update import Objective, Polyak, Step
 
 Loss = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
+
+
+def deterministic_networks(
+    space: gym.Space[Any], size: int, hp: Any, device: torch.device, **critics: Any
+) -> tuple[nn.Sequential, QEnsemble]:
+    """Return an actor with `size` numbers in (-1, 1), and critics, with more settings of these."""
+    encoder = make_encoder(space, **hp.encoder(), init="torch")
+    actor = nn.Sequential(encoder, mlp((encoder.out_features, size), init="torch"), nn.Tanh())
+    return actor.to(device), QEnsemble(space, size, **hp.encoder(**critics)).to(device)
 
 
 def delayed_steps(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from assay.algorithms.base import bound
 from assay.core.types import Clock, Spaces, unpack
 from assay.functional import targets
 from assay.networks.encoders import make_encoder
@@ -25,7 +26,14 @@ from assay.optim.update import Objective, Polyak, Step
 Losses = tuple[Loss, Loss, Loss]
 
 
-class SoftLearner(Protocol):
+class Tempered(Protocol):
+    """Whose temperature holds an entropy."""
+
+    temperature: Temperature
+    target_entropy: float
+
+
+class SoftLearner(Tempered, Protocol):
     """Whose networks the losses read and the step moves."""
 
     hp: Any
@@ -34,11 +42,12 @@ class SoftLearner(Protocol):
     actor: Any  # a SquashedActor
     critic: Any
     target: Any
-    temperature: Temperature
-    target_entropy: float
 
     def noise(self, *shape: int) -> Tensor:
         """Draw standard normal noise."""
+
+    def make_step(self, objectives: list[Objective], *, polyak: list[Polyak]) -> Step:
+        """Return the optimizer step of some losses."""
 
 
 class SoftNetworks(NamedTuple):
@@ -67,11 +76,8 @@ def target_entropy(hp: Any, actor: SquashedActor) -> float:
     return -float(actor.size) if hp.target_entropy == "auto" else float(hp.target_entropy)
 
 
-def soft_step(learner: SoftLearner, hp: Any, losses: Losses) -> dict[str, Any]:
-    """Return what `make_step` takes: the losses of critics, actor and temperature, and targets.
-
-    The temperature moves only where it is learned.
-    """
+def soft_step(learner: SoftLearner, hp: Any, losses: Losses) -> Step:
+    """Return the step of critics, actor and targets, and of the temperature if it is learned."""
     rule = Adam(max_grad_norm=hp.max_grad_norm)
     objectives = [
         Objective("critic", learner.critic, losses[0], rule),
@@ -79,25 +85,12 @@ def soft_step(learner: SoftLearner, hp: Any, losses: Losses) -> dict[str, Any]:
     ]
     if hp.alpha == "auto":
         objectives.append(Objective("alpha", learner.temperature, losses[2]))
-    return {
-        "objectives": objectives,
-        "polyak": [Polyak(learner.target, learner.critic, hp.tau)],
-    }
+    return learner.make_step(objectives, polyak=[Polyak(learner.target, learner.critic, hp.tau)])
 
 
 def soft_losses(learner: SoftLearner) -> Losses:
     """Return the losses of critics, actor and temperature as functions of a batch."""
-
-    def critic(batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return critic_loss(learner, batch)
-
-    def actor(batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return actor_loss(learner, batch)
-
-    def alpha(batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return alpha_loss(learner, batch)
-
-    return critic, actor, alpha
+    return bound(critic_loss, learner), bound(actor_loss, learner), bound(alpha_loss, learner)
 
 
 def soft_update(learner: SoftLearner, batch: dict[str, Tensor]) -> None:
@@ -130,6 +123,6 @@ def actor_loss(learner: SoftLearner, batch: dict[str, Tensor]) -> tuple[Tensor, 
     return loss, {"entropy": batch["entropy"], "alpha": alpha}
 
 
-def alpha_loss(learner: SoftLearner, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+def alpha_loss(learner: Tempered, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of the temperature, after that of the actor."""
     return learner.temperature.loss(batch["entropy"], learner.target_entropy), {}

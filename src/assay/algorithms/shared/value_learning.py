@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from assay.buffers.replay_protocol import Replay
 from assay.core.types import Batch, Clock, SequenceBatch
 from assay.networks.noisy import resample_noise
+from assay.optim.parameters import flatten_parameters
 from assay.optim.update import Step
 
 
@@ -75,4 +76,4 @@ def learn_values(
     if "priority" in step.outputs:
         data.update(sample.index, priority=step.outputs["priority"])
     if hp.tau == 1 and step.updates % hp.target_every == 0:
-        step.flats[learner.target].copy_(step.flats[learner.q])
+        flatten_parameters(learner.target).copy_(step.flats[learner.q])
