@@ -158,7 +158,8 @@ class Step:
         """Do one update and return the metrics as one vector (named by `metric_names`).
 
         A batch is tensors of one leading size, and scalars; `lr` is one learning rate, or one per
-        objective. Gathering the rows `index` of the batch is part of the compiled step.
+        objective. Of the batch, only the rows `index` count, if given; on a GPU, gathering them is
+        part of the step.
         """
         rates = (lr,) * len(self.objectives) if isinstance(lr, (int, float)) else tuple(lr)
         if rates != self._lr_values:
@@ -262,6 +263,9 @@ class Step:
         self, batch: Mapping[str, Tensor], rates: Sequence[float], index: Tensor | None
     ) -> Sequence[Tensor]:
         drawn: dict[str, Tensor] = {}
+        if index is not None and self._lr.device.type == "cpu":
+            # Inside a compiled step each loop would look its rows up again, one by one.
+            batch, index = gathered(batch, index), None
         if self.noise is not None and self.mode != "cuda_graph":  # a graph draws its own
             drawn = self.noise.draw()
         if self.auto and self.seen is None:
