@@ -6,7 +6,7 @@ are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from assay.core.errors import ConfigError
 from assay.core.types import Tree, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import Distribution
-from assay.optim.objective import gathered
 from assay.optim.update import Step
 
 
@@ -103,29 +102,13 @@ def run_epochs(
     for _ in range(hp.epochs):
         order = torch.from_numpy(algorithm.rng.permutation(size)).to(device)
         kls = []
-        for rows, index in minibatches(batch, order, hp.minibatch_size // chunk):
-            metrics = step(rows, lr, index)
+        for index in order.split(hp.minibatch_size // chunk):
+            metrics = step(batch, lr, index)
             if hp.target_kl is not None:
                 found = step.metrics(metrics).items()  # of every policy that is learned
                 kls += [value for name, value in found if name.endswith("approx_kl")]
         if hp.target_kl is not None and np.mean(kls) > hp.target_kl:
             break
-
-
-def minibatches(
-    batch: dict[str, Tensor], order: Tensor, size: int
-) -> Iterator[tuple[dict[str, Tensor], Tensor | None]]:
-    """Yield parts of `size` rows of a batch, in `order`: what a `Step` takes.
-
-    On a GPU, gathering rows is left to the step. Elsewhere all are copied once: that is faster than
-    one copy per part, and takes the memory of one more rollout.
-    """
-    if order.device.type != "cpu":
-        yield from ((batch, index) for index in order.split(size))
-        return
-    shuffled = gathered(batch, order)
-    for start in range(0, len(order), size):
-        yield {k: v[start : start + size] if v.ndim else v for k, v in shuffled.items()}, None
 
 
 def clipped_loss(
