@@ -49,7 +49,7 @@ CONTINUOUS = ("maddpg",)  # BenchMARL's has no other actions
 SIDES = ("benchmarl", "assay")
 RACERS = ("benchmarl-vmas", "benchmarl-mpe2", "assay-eager", "assay")
 CYCLES, EPISODES, STEPS, SEEDS, REPEATS = 25, 100, 60_000, 5, 3
-COPIES, HORIZON, MINIBATCH, EPOCHS, HIDDEN, ROLLOUTS = 32, 100, 400, 10, (64, 64), 4
+COPIES, HORIZON, MINIBATCH, EPOCHS, HIDDEN, ROLLOUTS = 32, 100, 400, 10, (64, 64), 8
 TARGET = 10.0
 TIMEOUT = 3_600
 

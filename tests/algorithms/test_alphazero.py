@@ -216,6 +216,31 @@ def test_moves_are_drawn_at_the_start_of_games_only() -> None:
     assert len(np.unique(algorithm.act(fresh, None, True).action)) > 1
 
 
+def test_first_moves_are_at_random_half_the_time() -> None:
+    """A position with one good move: half the games play it, the others any of seven columns."""
+    algorithm = make(CONNECT_FOUR, simulations=30, sampled_moves=0, random_moves=7, noise_share=0.0)
+    # x has three in a row at the bottom, and wins in column 3: six pieces are on the board.
+    board = np.zeros((1, 42), np.int8)
+    board[0, 35:38], board[0, 28:31] = 1, -1
+    obs = CONNECT_FOUR.observe(np.repeat(board, 1400, 0))
+    moves = algorithm.act(obs, None, True)
+    counts = np.bincount(moves.action, minlength=7)
+    # 1400 (1/2 + 1/14) = 800 with a deviation of 19, and 100 of each other with one of 10
+    assert 720 < counts[3] < 880 and (np.delete(counts, 3) > 60).all()
+    # What is learned is what the search found.
+    assert (moves.extras["visits"].argmax(1) == 3).all() and (moves.extras["value"] == 1.0).all()
+    assert (algorithm.act(obs, None, False).action == 3).all()
+    later = make(CONNECT_FOUR, simulations=30, sampled_moves=0, random_moves=6, noise_share=0.0)
+    assert (later.act(obs, None, True).action == 3).all()
+
+
+def test_random_first_moves_are_legal() -> None:
+    algorithm = make(simulations=4, random_moves=9)
+    full = np.array([[1, -1, 1, -1, 1, -1, 0, -1, 0]], np.int8)
+    moves = algorithm.act(TICTACTOE.observe(np.repeat(full, 100, 0)), None, True).action
+    assert set(moves.tolist()) <= {6, 8}
+
+
 def test_the_agent_takes_wins_and_blocks_before_it_has_learned() -> None:
     algorithm = make(simulations=60)
     # x at 0, 1 and o at 3, 4 (x to move: 2 wins); o at 0, 1 and x at 3, 8 (x must block at 2)

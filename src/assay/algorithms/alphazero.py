@@ -11,11 +11,11 @@ outcome for who was to move, since rewards of the two players have opposite sign
 games that are still going on teach the policy only.
 
 Deviations: the search looks two moves ahead by the rules and proves wins and losses, which the
-paper does without, as it does without `lines`, which shows the network more than the board, and
-`value_mix`, which adds the search's value to the outcome; c_puct is constant, where the paper lets
-it grow slowly; a move that was never tried counts as a draw; a tree is not kept for the next move;
-the first `learning_starts` moves of a run are random; a residual block has no batch normalisation;
-no games are resigned.
+paper does without, as it does without `lines`, which shows the network more than the board,
+`value_mix`, which adds the search's value to the outcome, and `random_moves`, which plays openings
+that the agent would avoid; c_puct is constant, where the paper lets it grow slowly; a move that was
+never tried counts as a draw; a tree is not kept for the next move; the first `learning_starts`
+moves of a run are random; a residual block has no batch normalisation; no games are resigned.
 """
 
 from __future__ import annotations
@@ -78,6 +78,9 @@ class AlphaZero(Algorithm):
             8, ge=0, description="Moves at a game's start that are drawn by their visits."
         )
         temperature: float = Field(1.0, gt=0, description="Of these draws; lower is greedier.")
+        random_moves: int = Field(
+            0, ge=0, description="First moves of a game, each of them any legal one half the time."
+        )
         value_coef: float = Field(1.0, ge=0, description="Weight of the value loss.")
         value_mix: float = Field(
             0.0, ge=0, le=1, description="Share of the search's value, beside the outcome, in z."
@@ -129,7 +132,7 @@ class AlphaZero(Algorithm):
         )
         options = SearchOptions(
             hp.simulations, trained, hp.c_puct, hp.noise_alpha, hp.noise_share, hp.sampled_moves,
-            hp.temperature,
+            hp.temperature, hp.random_moves,
         )  # fmt: skip
         self.policy = SearchPolicy(
             spaces, game, self.network, options, device=self.device, rng=self.rng

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.paths import cache_root
+from assay.optim.rewrites import rewrite
 
 Program = Callable[..., list[Tensor]]
 
@@ -176,6 +177,8 @@ def _trace(program: Program, example: list[Tensor]) -> Any:
             f"A loss reads tensors that would be frozen into the compiled step ({frozen}). Pass "
             "the module that owns them to Step(reads=...), or put them into the batch."
         )
+    if example[0].device.type == "cpu":
+        rewrite(graph)
     return graph
 
 

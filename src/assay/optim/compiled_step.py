@@ -93,6 +93,9 @@ class CompiledStep(Step):
         if rates != self._lr_values:
             self._lr.copy_(torch.tensor(rates))
             self._lr_values = tuple(rates)
+        if index is not None and self._lr.device.type == "cpu":
+            # Inside a compiled step each loop would look its rows up again, one by one.
+            batch, index = gathered(batch, index), None
         drawn: dict[str, Tensor] = {}
         if self.noise is not None and self.mode != "cuda_graph":  # a graph draws its own
             drawn = self.noise.draw()

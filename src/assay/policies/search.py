@@ -34,6 +34,8 @@ class SearchOptions:
         noise_share: Share of the noise in the priors.
         sampled_moves: The first moves of a game, which are drawn when it explores.
         temperature: Of these; 1 draws by the visits.
+        random_moves: The first moves of a game, each of which is any legal one with a probability
+            of 1/2, when it explores.
     """
 
     simulations: int
@@ -43,6 +45,7 @@ class SearchOptions:
     noise_share: float
     sampled_moves: int
     temperature: float
+    random_moves: int = 0
 
 
 class PriorHead:
@@ -69,7 +72,8 @@ class PriorHead:
 class SearchPolicy(Policy):
     """Search from every board that it is given, all of them at once.
 
-    It explores by noise at the root and by drawing the first moves of a game by their visits. The
+    It explores by noise at the root, by drawing the first moves of a game by their visits, and by
+    playing some of them at random, so that it also learns from openings that it would avoid. The
     extras are what the network learns from: `visits`, the share of visits of each move, and
     `value`, what the search thinks of the position. Without exploration it takes the move that was
     visited most: a function of the board alone.
@@ -111,10 +115,13 @@ class SearchPolicy(Policy):
         best = np.where(shares == shares.max(1, keepdims=True), found.priors, -1.0).argmax(1)
         if not explore:
             return Action(best)
-        early = np.count_nonzero(boards, axis=1) < options.sampled_moves
-        drawn = self._draw(shares)
-        extras = {"visits": shares, "value": found.value}
-        return Action(np.where(early, drawn, best), None, extras)
+        played = np.count_nonzero(boards, axis=1)
+        moves = np.where(played < options.sampled_moves, self._draw(shares), best)
+        if options.random_moves:
+            any_move = np.where(legal, self.rng.random(legal.shape), -1.0).argmax(1)
+            astray = (played < options.random_moves) & (self.rng.random(len(played)) < 0.5)
+            moves = np.where(astray, any_move, moves)
+        return Action(moves, None, {"visits": shares, "value": found.value})
 
     def _draw(self, shares: Array) -> Array:
         """Return moves [N] that are drawn by shares^(1 / temperature)."""
