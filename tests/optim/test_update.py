@@ -524,6 +524,20 @@ class TestAuto:
         again(data(2), 0.05)
         assert again.mode == "compiled" and not again.awaits_compiled
 
+    def test_an_eager_step_stays_eager_where_the_saved_one_was_to_be_compiled(
+        self, fake: Callable[[CompiledStep], None]
+    ) -> None:
+        step = auto()
+        step(data(), 0.05)
+        fake(step)
+        step.compiled_from = step.updates + 1
+        module = net()
+        eager = Step([Objective("fit", module, squared(module))])  # as with compile=false
+        eager.load_state(step.state())
+        for seed in range(1, 4):
+            eager(data(seed), 0.05)
+        assert (eager.mode, eager.updates) == ("eager", 4)
+
     def test_a_step_that_was_saved_before_its_first_update_is_still_open(
         self, fake: Callable[[CompiledStep], None]
     ) -> None:
