@@ -87,6 +87,7 @@ def test_the_goals_are_those_the_project_set() -> None:
         "tqc-pendulum": (20_000, "> -160"),
         "crossq-pendulum": (20_000, "> -160"),
         "crossq-halfcheetah": (100_000, "> 4000"),
+        "crossq-halfcheetah-4": (100_000, "> 8000"),
         "sac-her-fetchreach": (3_500, "≥ 95% success"),
         "mbpo-pendulum": (5_000, "> -200"),
         "sac-pendulum-5k": (5_000, "> -200"),  # beside it, at the same budget
