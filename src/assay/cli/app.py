@@ -68,18 +68,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _verb in (
-    design, train, resume, evaluate, equilibria, compare, plot, diagnose, test, explain, league,
-    runs, algorithms, envs, export, predict, data, prefer, study, skills, serve, server, doctor,
-    demo,
-):  # fmt: skip
-    _name = _verb.__name__.rpartition(".")[2]
-    if _verb is equilibria:
-        app.command("evaluate equilibria")(equilibria.equilibria)
-    elif hasattr(_verb, "app"):
-        app.add_typer(_verb.app, name=_name)
-    else:
-        app.command(_name)(getattr(_verb, _name))
+app.add_typer(design.app, name="design")
+app.command("train")(train.train)
+app.command("resume")(resume.resume)
+app.command("evaluate")(evaluate.evaluate)
+app.command("evaluate equilibria")(equilibria.equilibria)
+app.command("compare")(compare.compare)
+app.command("plot")(plot.plot)
+app.command("diagnose")(diagnose.diagnose)
+app.add_typer(test.app, name="test")
+app.command("explain")(explain.explain)
+app.add_typer(league.app, name="league")
+app.add_typer(runs.app, name="runs")
+app.command("algorithms")(algorithms.algorithms)
+app.add_typer(envs.app, name="envs")
+app.command("export")(export.export)
+app.command("predict")(predict.predict)
+app.add_typer(data.app, name="data")
+app.add_typer(prefer.app, name="prefer")
+app.add_typer(study.app, name="study")
+app.add_typer(skills.app, name="skills")
+app.add_typer(serve.app, name="serve")
+app.add_typer(server.app, name="server")
+app.command("doctor")(doctor.doctor)
+app.command("demo")(demo.demo)
 
 
 def _version(wanted: bool) -> None:

@@ -75,8 +75,8 @@ class _Choices(Part):
 
     @property
     def params(self) -> int:
-        """Return how many numbers the head reads from the last layer: `n`, if it has that."""
-        return int(self.n)  # type: ignore[attr-defined]
+        """Return how many numbers the head reads from the last layer."""
+        raise NotImplementedError
 
     @property
     def mask_size(self) -> int:
@@ -93,6 +93,11 @@ class Categorical(_Choices):
     kind: Literal["categorical"] = "categorical"
     n: Width
     start: Whole = 0
+
+    @property
+    def params(self) -> int:
+        """Return how many numbers the head reads from the last layer."""
+        return self.n
 
 
 class MultiCategorical(_Choices):
@@ -119,6 +124,11 @@ class Bernoulli(_Choices):
     kind: Literal["bernoulli"] = "bernoulli"
     n: Width
 
+    @property
+    def params(self) -> int:
+        """Return how many numbers the head reads from the last layer."""
+        return self.n
+
 
 class ActionValues(_Choices):
     """Q of each action: the best, or with probability epsilon any valid one."""
@@ -127,6 +137,11 @@ class ActionValues(_Choices):
     n: Width
     start: Whole = 0
     epsilon: float = Field(ge=0, le=1)
+
+    @property
+    def params(self) -> int:
+        """Return how many numbers the head reads from the last layer."""
+        return self.n
 
 
 class _Bounded(Part):
