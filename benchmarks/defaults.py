@@ -6,7 +6,8 @@
 Every run is a process of its own on one thread, and a line of `evidence/defaults.jsonl`: what is
 there is not run again, so the table grows. A line of Assay with other defaults than today's does
 not count any more. The libraries take turns. Both are judged by the same episodes of the
-deterministic policy after the last step. Settings for a trial of other defaults
+deterministic policy after the last step. With `--device cuda` our runs learn on a GPU, which many
+of them can share; the peers stay on the CPU. Settings for a trial of other defaults
 (`--set epochs=4 --out trial.jsonl`) go to a file of their own, and so do runs of the environments
 that are there to choose defaults by (`--part choosing --out trial.jsonl`) and are not in the table.
 """
@@ -200,7 +201,7 @@ def run(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
 def _assay(entry: Entry, settings: Mapping[str, Any]) -> Any:
     import assay
 
-    fixed = {"env_steps": entry.env_steps, "seed": entry.seed, "threads": 1, "device": "cpu"}
+    fixed = {"env_steps": entry.env_steps, "seed": entry.seed, "threads": 1}
     quiet = {"eval_every": 0, "eval_episodes": 1, "checkpoint_every": 0, "sinks": ()}
     with tempfile.TemporaryDirectory() as root:
         run = assay.train(
@@ -457,6 +458,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runner.add_argument("--library", choices=("assay", "sb3"), help="one of the two alone")
     runner.add_argument("--seeds", type=int, default=SEEDS)
     runner.add_argument("--jobs", type=int, default=1)
+    runner.add_argument("--device", default="cpu", help="where Assay learns; the peer: a CPU")
     runner.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="for Assay alone")
     for command in (runner, commands.add_parser("table", help="show what there is")):
         command.add_argument("--out", type=Path, default=STORE)
@@ -479,7 +481,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     todo = entries(options.part, algorithms, envs, options.seeds)
     if options.library:
         todo = [entry for entry in todo if entry.library == options.library]
-    return int(measure(todo, parse_assignments(options.set), options.out, options.jobs) > 0)
+    settings = {"device": options.device} | parse_assignments(options.set)
+    return int(measure(todo, settings, options.out, options.jobs) > 0)
 
 
 def known(text: str, allowed: Any, what: str) -> list[str]:

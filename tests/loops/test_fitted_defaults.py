@@ -78,6 +78,7 @@ def test_a2c_moves_from_the_first_update_where_actions_are_a_box() -> None:
     """Its RMSprop starts from a mean square of one, and gradients of scaled rewards are small."""
     box, choice = (values(fit("a2c", action=action)[0]) for action in (BOX, CHOICE))
     assert (box["optimizer"], choice["optimizer"]) == ("adam", "rmsprop")
+    assert (box["lr"], choice["lr"]) == ("linear:0.0007:0.0", 7e-4)  # falls: Adam follows noise
     assert values(fit("a2c", action=BOX, optimizer="rmsprop")[0])["optimizer"] == "rmsprop"
 
 
@@ -95,9 +96,19 @@ def test_they_depend_on_the_budget() -> None:
     short, long = (values(fit("sac", env_steps=n)[0]) for n in (2_000, 10_000_000))
     assert short["learning_starts"] == 100 and long["learning_starts"] == 1_000
     assert short["buffer_size"] == 10_000 and long["buffer_size"] == 1_000_000
-    boxed = [values(fit("sac", action=BOX, env_steps=n)[0])["n_step"] for n in (10_000, 500_000)]
-    assert (boxed, short["n_step"]) == ([3, 1], 1)  # of choices it was not measured
-    assert values(fit("sac", action=BOX, env_steps=10_000, n_step=1)[0])["n_step"] == 1
+    boxed = [values(fit("sac", action=BOX, env_steps=n)[0]) for n in (10_000, 500_000)]
+    assert [found["updates"] for found in (*boxed, short)] == [2, 1, 1]  # choices: not measured
+    assert [found["layer_norm"] for found in (*boxed, short)] == [True, False, False]
+    assert boxed[0]["learning_starts"] == 100
+
+
+def test_two_updates_per_step_are_for_who_left_the_pace_open() -> None:
+    for pace in ({"updates": 1}, {"train_every": 4}):
+        found = values(fit("sac", action=BOX, env_steps=10_000, **pace)[0])
+        assert (found["updates"], found["layer_norm"]) == (1, False)
+    assert values(fit("td3", action=BOX, env_steps=10_000)[0])["updates"] == 2
+    assert values(fit("redq", action=BOX, env_steps=10_000)[0])["updates"] == 20
+    assert values(fit("sac", action=BOX, env_steps=10_000, network="simba")[0])["updates"] == 2
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "recurrent_ppo"])

@@ -25,7 +25,7 @@ from assay.algorithms.settings import PolicyGradientSettings
 from assay.algorithms.shared.advantages import rollout_values
 from assay.buffers.rollout import Rollout
 from assay.core.registry import register
-from assay.core.schedules import Schedule, constant
+from assay.core.schedules import Schedule, constant, linear
 from assay.core.types import Problem, Spaces, action_mask, pack, unpack
 from assay.functional import losses, returns
 from assay.functional.distributions import policy_distribution
@@ -61,12 +61,14 @@ class A2C(Algorithm):
             """Return small rollouts: each is one update, and a short run needs many of them.
 
             Where actions are a Box, rewards are scaled and gradients small: RMSprop, whose mean
-            square starts at one, hardly moves in the first thousand updates. Adam moves at once.
+            square starts at one, hardly moves in the first thousand updates. Adam moves at once;
+            its rate falls to 0, so that the last updates do not follow noise.
             """
             fit = super().fitted(problem, given)
             if not isinstance(problem.spaces.action, Box):
                 return fit | {"num_envs": 2}
-            return fit | {"num_envs": 4, "horizon": 8, "optimizer": "adam"}
+            adam = {"optimizer": "adam", "lr": linear(7e-4, 0.0)}
+            return fit | {"num_envs": 4, "horizon": 8} | adam
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)

@@ -93,9 +93,8 @@ class MADDPG(Algorithm):
 
         @classmethod
         def fitted(cls, problem: Problem, given: Any) -> dict[str, Any]:
-            """Return a replay that holds the run; single steps, since rewards are an agent's."""
-            fit = super().fitted(problem, given)
-            return {k: v for k, v in fit.items() if k != "n_step"}
+            """Return a replay that holds the run; more updates per step were not measured."""
+            return super().fitted(problem, {"updates": 1, **given})
 
         def unused(self, spaces: Spaces) -> Unused:
             """Yield what is of no use with these actions, or with several agents."""

@@ -16,8 +16,8 @@ after 20 epochs). The temperature starts at `alpha_init`, as in SAC.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from pydantic import Field
 
@@ -41,7 +41,7 @@ from assay.algorithms.shared.imagination import (
 from assay.algorithms.shared.model_fit import EnsembleFit, model_data
 from assay.buffers.replay import ReplayBuffer
 from assay.core.registry import register
-from assay.core.types import Problem, Spaces, Termination
+from assay.core.types import Spaces, Termination
 from assay.optim.update import Objective
 from assay.policies.heads import SquashedHead
 
@@ -70,12 +70,6 @@ class MBPO(Algorithm):
         model_retain: int = Field(
             4, gt=0, description="Batches of rollouts that are kept, one for each fit."
         )
-
-        @classmethod
-        def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
-            """Return single steps: rollouts in the model have no n-step returns."""
-            fit = super().fitted(problem, given)
-            return {name: value for name, value in fit.items() if name != "n_step"}
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
