@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -270,6 +271,49 @@ def test_spaces_that_do_not_fit_are_named() -> None:
 class _Odd(Signals):
     def _width(self, i: int) -> int:
         return 2
+
+
+class _Tuples(gym.Env[Any, Any]):
+    """Two agents by Gymnasium's interface: each is paid what it does."""
+
+    observation_space = spaces.Tuple([spaces.Box(-9.0, 9.0, (2,)), spaces.Box(-9.0, 9.0, (3,))])
+    action_space = spaces.Tuple([THREE, FOUR])
+
+    def __init__(self, reward: Any = None, ends: Any = (False, True)) -> None:
+        self.reward, self.ends = reward, ends
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return (np.ones(2, np.float32), np.full(3, 2, np.float32)), {"reward/all": 1.0}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        seen = self.reset()[0]
+        return seen, self.reward or [float(a) for a in action], *self.ends, {}
+
+
+def test_tuples_are_agents() -> None:
+    with make_vector(_Tuples, 2) as envs:
+        team = envs.spaces.team
+        assert team is not None and team.agents == ("agent_0", "agent_1")
+        assert envs.reset(0)["obs"].tolist() == [[[1, 1, 0], [2, 2, 2]]] * 2
+        _, reward, terminated, truncated, *_ = envs.step(np.array([[2, 3], [0, 1]]))
+        assert reward.tolist() == [2.5, 0.5] and truncated.all() and not terminated.any()
+        assert envs.outcomes()["agent_reward"].tolist() == [[2, 3], [0, 1]]
+    with make_vector(lambda: _Tuples(ends=([True, False], False)), 1) as envs:
+        envs.reset(0)
+        _, _, terminated, truncated, *_ = envs.step(np.array([[2, 3]]))
+        assert not (terminated | truncated).any()  # one agent is done, and the other goes on
+    with make_vector(lambda: _Tuples(ends=([True, False], [False, True])), 1) as envs:
+        envs.reset(0)
+        assert envs.step(np.array([[2, 3]]))[3].all()
+        assert envs.outcomes()["agent_terminated"].tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize(("reward", "told"), [(1.5, "returned 1.5"), ([1, 2, 3], "3 of them")])
+def test_tuples_without_a_reward_for_each_agent(reward: Any, told: str) -> None:
+    with make_vector(lambda: _Tuples(reward), 1) as envs, pytest.raises(EnvError, match=told):
+        roll(envs, 1)
 
 
 def test_petting_zoos_games_of_turns() -> None:

@@ -48,6 +48,7 @@ from assay.envs.native.team import NativeTeam
 from assay.envs.petting_zoo import as_joint, is_petting_zoo, make_joint
 from assay.envs.remade import Remade, arguments_of
 from assay.envs.sync import Sync
+from assay.envs.tuple_agents import put_right
 from assay.envs.variation.settings import varied
 from assay.envs.vector import Vector
 from assay.envs.wrappers.layers import Inside
@@ -470,7 +471,8 @@ def _make_one(
     # The same checks are done here and by `assay envs check`; in every step they would cost time.
     with _silence_mujoco(spec):
         env = gym.make(spec, disable_env_checker=True, **kwargs)
-    return Symbols(env) if is_minigrid(spec) else env
+    made: gym.Env[Any, Any] = as_joint(put_right(env, spec))
+    return Symbols(made) if is_minigrid(spec) else made
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """PettingZoo environments, parallel and turn by turn (AEC), as environments with an agent axis.
 
+Gymnasium environments with one entry of a Tuple for each agent are made parallel ones first.
 A parallel environment is stepped by all agents at once; an agent that died or has not appeared yet
 is not alive. In an AEC environment one joint step is one turn: only the agent whose turn it is is
 alive, and an agent gets what it has earned since its last turn when the next one comes.
@@ -23,6 +24,7 @@ from assay.core.errors import EnvError, MissingExtraError
 from assay.core.types import State
 from assay.envs.spaces import BadObservationError
 from assay.envs.teams import AgentView, JointEnv, nothing_happened
+from assay.envs.tuple_agents import TupleAgents, has_tuple_agents
 
 _FAMILIES = ("butterfly", "classic", "sisl", "atari")
 _Step = tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]
@@ -36,12 +38,17 @@ def is_petting_zoo(env: Any) -> bool:
 
 
 def as_joint(env: Any, name: str | None = None) -> Any:
-    """Return a PettingZoo environment with an agent axis, and any other object as it is.
+    """Return an environment of several agents with an agent axis, and any other object as it is.
 
     Raises:
         EnvError: Its agents are not known before it is reset.
         SpaceError: An agent's space is not supported.
     """
+    if has_tuple_agents(env):
+        tuples = TupleAgents(env)
+        joint = Parallel(tuples, tuples.possible_agents, tuples.name)
+        joint.spec = env.spec
+        return joint
     if not is_petting_zoo(env):
         return env
     name = name or str(getattr(env, "metadata", {}).get("name", type(env).__name__))
@@ -104,7 +111,7 @@ class _Wrapped(JointEnv):
         masked = any(view.masked for view in views)
         reset = env.reset(seed=0)
         infos = reset[1] if isinstance(reset, tuple) and len(reset) == 2 else env.infos
-        masked = masked or any("action_mask" in (info or {}) for info in infos.values())
+        masked = masked or any("action_mask" in (infos.get(agent) or {}) for agent in agents)
         self._live: set[str] = set()
         self._has_state = _global_state(env) is not None
         width = np.size(_global_state(env)) if self._has_state else 0
