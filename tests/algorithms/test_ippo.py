@@ -152,6 +152,7 @@ def test_a_shared_network_can_tell_agents_apart() -> None:
     crew = rig.algorithm.crews[0]
     seen = crew.see(rig.obs)
     assert seen["agent"].tolist() == [0, 1] * 4
+    assert seen["agent"].flags.writeable  # torch warns of arrays that are not
     torch_seen = crew.see({k: torch.as_tensor(v) for k, v in rig.obs.items()})
     assert torch_seen["agent"].tolist() == [0, 1] * 4
 

@@ -123,10 +123,11 @@ class Crew:
 
 @lru_cache(maxsize=32)
 def _numbers(size: int, rows: int) -> np.ndarray:
-    """Return which of a crew of `size` each of [rows * size] is, read-only."""
-    numbers = np.tile(np.arange(size), rows)
-    numbers.flags.writeable = False
-    return numbers
+    """Return which of a crew of `size` each of [rows * size] is; nobody writes to it.
+
+    It is not marked as read-only, because torch warns of such arrays.
+    """
+    return np.tile(np.arange(size), rows)
 
 
 def team_of(joint: Spaces) -> Team:
