@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -259,6 +260,61 @@ def test_what_is_wrong_is_named(make: Callable[[], Any], message: str) -> None:
         roll(envs, 3)
 
 
+class _Older(Signals):
+    """Steps as PettingZoo's did before 1.22."""
+
+    def step(self, actions: Any) -> Any:
+        return super().step(actions)[:4]
+
+
+class _Words(Signals):
+    def _paid(self, agent: str, action: Any) -> Any:
+        return "much"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (_Older, r"does not return \(observations, rewards, terminations"),
+        (_Words, "returned the reward 'much' for agent 'kinda_"),
+    ],
+)
+def test_steps_of_another_form_are_named(kind: type[Signals], message: str) -> None:
+    with make_vector(lambda: kind([THREE] * 2), 1) as envs, pytest.raises(EnvError, match=message):
+        roll(envs, 1)
+
+
+def test_an_environment_without_possible_agents() -> None:
+    pettingzoo = pytest.importorskip("pettingzoo")
+
+    class Nameless(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined]
+        def observation_space(self, agent: str) -> Any:
+            return THREE
+
+    with pytest.raises(EnvError, match="possible_agents is empty or missing"):
+        make_vector(Nameless())
+    with pytest.raises(EnvError, match="possible_agents is empty or missing"):
+        make_vector(Nameless)
+
+
+def test_a_package_that_petting_zoo_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pettingzoo")
+    monkeypatch.setitem(sys.modules, "pettingzoo.classic.tictactoe_v3", None)
+    monkeypatch.delitem(gym.registry, "tictactoe_v3", raising=False)
+    with pytest.raises(EnvError, match="'tictactoe_v3' of pettingzoo needs") as caught:
+        make_vector("tictactoe_v3")
+    # The extra of Assay does not bring it.
+    assert caught.value.fix == "Install what it needs: pip install 'pettingzoo[classic]'"
+
+
+def test_a_setting_that_petting_zoo_does_not_know_is_named() -> None:
+    pytest.importorskip("mpe2")
+    with pytest.raises(EnvError) as caught:
+        make_vector("simple_tag_v3", env_kwargs={"num_goods": 1})
+    assert "'simple_tag_v3' has no setting 'num_goods'" in caught.value.message
+    assert "Traceback" not in caught.value.message
+
+
 def test_spaces_that_do_not_fit_are_named() -> None:
     box = spaces.Box(-1.0, 1.0, (2,), np.float32)
     with pytest.raises(SpaceError, match="Give all agents Discrete actions"):
@@ -266,6 +322,9 @@ def test_spaces_that_do_not_fit_are_named() -> None:
     several = spaces.MultiDiscrete([2, 2])
     with pytest.raises(SpaceError, match="Agent 'kinda_0' has the actions MultiDiscrete"):
         make_vector(lambda: _Odd([several]))
+    whole = spaces.Box(-3, 3, (2,), np.int64)
+    with pytest.raises(SpaceError, match="Use Discrete for whole numbers"):
+        make_vector(lambda: Signals([whole]))
 
 
 class _Odd(Signals):

@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.errors import EnvError, MissingExtraError
+from assay.core.errors import EnvError
 from assay.core.types import State
 from assay.envs.spaces import BadObservationError
 from assay.envs.teams import AgentView, JointEnv, nothing_happened
@@ -34,7 +34,9 @@ def is_petting_zoo(env: Any) -> bool:
     """Return whether an object is an environment of PettingZoo's interface, parallel or AEC."""
     if isinstance(env, gym.Env | gym.vector.VectorEnv) or inspect.isclass(env):
         return False
-    return callable(getattr(env, "observation_space", None)) and hasattr(env, "possible_agents")
+    homes = {base.__module__.partition(".")[0] for base in type(env).__mro__}
+    named = hasattr(env, "possible_agents") or "pettingzoo" in homes
+    return named and callable(getattr(env, "observation_space", None))
 
 
 def as_joint(env: Any, name: str | None = None) -> Any:
@@ -59,7 +61,7 @@ def as_joint(env: Any, name: str | None = None) -> Any:
         agents = []
     if not agents:
         raise EnvError(
-            f"'{name}' does not say who its agents are: possible_agents is empty.",
+            f"'{name}' does not say who its agents are: possible_agents is empty or missing.",
             "Set possible_agents in its __init__, in a fixed order.",
         )
     return (Turns if turns else Parallel)(env, agents, name)
@@ -75,8 +77,13 @@ def make_named(module: str, /, **kwargs: Any) -> Any:
     try:
         found = importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(
-            str(error.name or module), "pettingzoo", f"The environment '{module}'"
+        home, *family, name = module.split(".")
+        needed = f"'{error.name}'" if error.name else f"that it misses ({error})"
+        extra = f"pettingzoo[{family[0]}]" if family else "assay[pettingzoo]"
+        raise EnvError(
+            f"The environment '{name}' of {home} needs the package {needed}, which is not "
+            "installed.",
+            f"Install what it needs: pip install '{extra}'",
         ) from None
     make = getattr(found, "parallel_env", None) or found.env
     return as_joint(make(**kwargs))
@@ -194,7 +201,14 @@ class Parallel(_Wrapped):
         self.steps += 1
         acted = [agent for agent in self.team.agents if agent in self._live]
         own = {a: self.views[self.index[a]].action(action[self.index[a]]) for a in acted}
-        seen, rewards, terminated, truncated, infos = self.env.step(own)
+        told = self.env.step(own)
+        if not isinstance(told, tuple) or len(told) != 5:
+            raise EnvError(
+                f"'{self.name}' does not return (observations, rewards, terminations, truncations, "
+                "infos) from step().",
+                "Follow PettingZoo's interface; that of its versions before 1.22 is different.",
+            )
+        seen, rewards, terminated, truncated, infos = told
         self._known({*rewards, *self.env.agents})
         self.outcome = outcome = nothing_happened(self.team.size)
         for agent in {*acted, *rewards}:

@@ -159,7 +159,9 @@ def _crew(joint: Spaces, team: Team, sharing: Sharing, name: str, told: bool) ->
     for i in members:
         for what, own in (("sees", team.observations), ("acts in", team.actions)):
             if own[i] != own[first]:
-                other = "none" if sharing == "type" else "type (or none)"
+                other = "none"
+                if sharing == "all" and team.types[i] != team.types[first]:
+                    other = "type (or none)"
                 raise ConfigError(
                     f"sharing={sharing}: agent '{team.agents[first]}' {what} {own[first]}, and "
                     f"'{team.agents[i]}' {what} {own[i]}. One policy cannot serve both.",
