@@ -126,6 +126,21 @@ def test_what_an_episode_leaves_behind_is_told_from_other_randomness() -> None:
     assert given.detail.endswith("with the same actions differ from step 1 on")
 
 
+class Blank(Counter):
+    """An environment whose images are never drawn."""
+
+    observation_space = spaces.Box(0, 255, (12, 12, 3), np.uint8)
+
+    def observe(self) -> np.ndarray:
+        return np.zeros((12, 12, 3), np.uint8)
+
+
+def test_images_without_anything_in_them_are_found() -> None:
+    found = check(Blank)["observations"]
+    assert not found.ok and "images have one colour, 0" in found.detail
+    assert "render_mode=rgb_array" in found.fix
+
+
 class RemembersCuts(Counter):
     """An environment that knows whether the last episode was left in the middle."""
 

@@ -375,6 +375,14 @@ def test_tuples_without_a_reward_for_each_agent(reward: Any, told: str) -> None:
         roll(envs, 1)
 
 
+def test_games_that_are_seen_as_they_are_drawn_are_drawn() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    with make_vector("cooperative_pong_v6", 1) as envs:
+        seen = envs.reset(0)["obs"]
+        assert seen.dtype == np.uint8 and seen.min() < seen.max()
+
+
 def test_petting_zoos_games_of_turns() -> None:
     pytest.importorskip("pettingzoo")
     pytest.importorskip("pygame")

@@ -33,6 +33,7 @@ from assay.envs.teams import JointEnv, team_of
 
 _REPEATED_STEPS = 500  # how many are compared in the determinism check
 _CUTS = (0, 5, 50)  # after how many steps of other episodes
+_IMAGE = 2  # axes, with that of copies, from which on bytes are an image
 _LARGE = 10.0  # networks learn slowly from inputs beyond this
 
 
@@ -285,6 +286,14 @@ def _observations(trace: _Trace) -> CheckResult:
         return CheckResult("observations", False, trace.broken, fix)
     if not trace.infos_ok:
         return CheckResult("observations", False, "info is not a dict", "Return a dict as info.")
+    images = [array for _, array in trace.seen if array.dtype == np.uint8 and array.ndim > _IMAGE]
+    if images and min(map(np.min, images)) == max(map(np.max, images)):
+        detail = f"all {len(images)} images have one colour, {images[0].flat[0]}: nothing is seen"
+        fix = (
+            "Draw what is to be seen. A game that draws only for who watches needs the setting "
+            "render_mode=rgb_array."
+        )
+        return CheckResult("observations", False, detail, fix)
     return CheckResult("observations", True, "shapes and dtypes are those that the space declares")
 
 

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import EnvError
-from assay.core.types import State
+from assay.core.images import is_image
+from assay.core.types import AGENT_OBS, State
 from assay.envs.spaces import BadObservationError
 from assay.envs.teams import AgentView, JointEnv, nothing_happened
 from assay.envs.tuple_agents import TupleAgents, has_tuple_agents
@@ -86,7 +87,21 @@ def make_named(module: str, /, **kwargs: Any) -> Any:
             f"Install what it needs: pip install '{extra}'",
         ) from None
     make = getattr(found, "parallel_env", None) or found.env
-    return as_joint(make(**kwargs))
+    joint = as_joint(make(**kwargs))
+    if "render_mode" not in kwargs and _sees_only_what_it_draws(joint):
+        joint.close()
+        joint = as_joint(make(**kwargs, render_mode="rgb_array"))
+    return joint
+
+
+def _sees_only_what_it_draws(joint: JointEnv) -> bool:
+    """Return whether agents see blank images, in a game that could draw (cooperative_pong_v6)."""
+    if "rgb_array" not in joint.metadata.get("render_modes", ()) or not is_image(
+        joint.views[0].space
+    ):
+        return False
+    images = joint.reset(seed=0)[0][AGENT_OBS]
+    return bool(images.min() == images.max())
 
 
 def register_petting_zoo() -> None:
