@@ -483,9 +483,8 @@ def bound(loss: Callable[..., Any], *first: Any) -> Callable[[dict[str, Tensor]]
 
 
 def _wrong_actions(spec: AlgorithmSpec, spaces: Spaces) -> SpaceError:
-    kind, allowed = type(spaces.action).__name__, " or ".join(spec.actions)
+    kind, allowed = type(spaces.action).__name__, " or ".join(spec.own_actions)
     if spaces.team is not None:
-        allowed = allowed.replace("MultiDiscrete", "Discrete")
         return SpaceError(
             f"{spec.name} handles {allowed} actions; agent '{spaces.team.agents[0]}' has "
             f"{spaces.team.actions[0]}.",
