@@ -105,8 +105,9 @@ def evaluation_gap(case: Case) -> Finding | None:
         case, "evaluation_gap", "warning", EVALUATION, eval_end,
         "The deterministic policy fails where the sampled one works, or evaluation sees another "
         "environment (other settings, wrappers, normalisation).",
-        "Evaluate more episodes, watch one, and compare the environments.",
-        f"assay evaluate {case.source} --episodes 100 --video",
+        "Evaluate with sampled actions: if that works, chance is what helps. Otherwise compare the "
+        "environments.",
+        f"assay evaluate {case.source} --episodes 100 --sampled",
         more=f"training collects {exact(train_end)} there, and began at {exact(start)}",
     )  # fmt: skip
 
