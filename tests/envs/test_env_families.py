@@ -95,6 +95,21 @@ def test_foraging_forgets_the_last_episode_and_truncates_at_its_limit() -> None:
         assert truncated.all() and not terminated.any() and final["alive"].all()
 
 
+@pytest.mark.parametrize(
+    ("env", "own"),
+    [
+        pytest.param(FORAGING, 50, marks=foraging),
+        pytest.param(WAREHOUSE, 500, marks=warehouse),
+    ],
+)
+def test_a_limit_that_is_given_replaces_the_games_own(env: str, own: int) -> None:
+    with make_vector(env, 1, max_episode_steps=own + 10) as envs:
+        envs.reset(seed=3)
+        for step in range(1, own + 11):
+            truncated = envs.step(np.zeros((1, 2), int))[3]
+            assert truncated.all() == (step == own + 10)
+
+
 @foraging
 def test_eaten_food_ends_an_episode_of_foraging() -> None:
     with make_vector(FORAGING, 8) as envs:

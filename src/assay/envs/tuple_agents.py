@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from assay.core.errors import EnvError
+from assay.envs.limits import own_limit
 
 
 def has_tuple_agents(env: Any) -> bool:
@@ -110,8 +111,14 @@ class Foraging(gym.Wrapper[Any, Any, Any, Any]):
     """Level-based foraging that forgets the last episode, and truncates at its time limit.
 
     It places players where nobody of the last episode stood, so that a reset with a seed depends
-    on what was before it; and it calls its time limit the end of the game.
+    on what was before it; and it calls its time limit the end of the game. A limit that is given
+    replaces its own: Gymnasium keeps `max_episode_steps` to itself.
     """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        game: Any = self.unwrapped
+        game._max_episode_steps = own_limit(env) or game._max_episode_steps
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -131,7 +138,15 @@ class Foraging(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class Warehouse(gym.Wrapper[Any, Any, Any, Any]):
-    """The robotic warehouse, whose work never ends: every end is a time limit."""
+    """The robotic warehouse, whose work never ends: every end is a time limit.
+
+    A limit that is given replaces its own.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        work: Any = self.unwrapped
+        work.max_steps = own_limit(env) or work.max_steps
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step."""
