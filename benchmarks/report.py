@@ -191,7 +191,7 @@ def algorithm_index() -> str:
     for name in registry.names():
         spec = registry.get(name).spec
         link = f"[{name}]({name}.md)"
-        actions = ", ".join(spec.actions)
+        actions = ", ".join(spec.own_actions)
         lines.append(_row([link, spec.summary, spec.family, actions, spec.paper]))
     return "\n".join(lines)
 

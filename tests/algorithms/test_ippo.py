@@ -152,6 +152,7 @@ def test_a_shared_network_can_tell_agents_apart() -> None:
     crew = rig.algorithm.crews[0]
     seen = crew.see(rig.obs)
     assert seen["agent"].tolist() == [0, 1] * 4
+    assert seen["agent"].flags.writeable  # torch warns of arrays that are not
     torch_seen = crew.see({k: torch.as_tensor(v) for k, v in rig.obs.items()})
     assert torch_seen["agent"].tolist() == [0, 1] * 4
 
@@ -160,6 +161,12 @@ def test_one_agent_and_several_do_not_mix(tmp_path: Any) -> None:
     with pytest.raises(SpaceError, match="ppo trains one agent; this environment has 2") as caught:
         assay.train("ppo", "assay/TwoStep-v0", env_steps=100, root=tmp_path)
     assert "ippo" in str(caught.value.fix) and "qmix" in str(caught.value.fix)
+    box = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    with pytest.raises(
+        SpaceError, match=r"qmix handles Discrete actions; agent .* has Box"
+    ) as caught:
+        assay.train("qmix", lambda: Signals([box] * 2), env_steps=100, root=tmp_path)
+    assert caught.value.fix == "Choose another algorithm for several agents: ippo, maddpg, mappo."
     with pytest.raises(SpaceError, match="ippo trains several agents"):
         assay.train("ippo", "CartPole-v1", env_steps=100, root=tmp_path, horizon=4, num_envs=1,
                     minibatch_size=4)  # fmt: skip

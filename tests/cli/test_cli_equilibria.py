@@ -44,6 +44,20 @@ def test_a_table_of_a_league(cli: Cli, tmp_path: Path) -> None:
     assert done.exit_code == 0 and "new" in done.output and "1.0000" in done.output
 
 
+def test_the_table_that_a_league_writes(cli: Cli, tmp_path: Path) -> None:
+    players = [{"name": "old", "elo": -100.0}, {"name": "new", "elo": 100.0}]
+    league = {"game": "tictactoe", "players": players, "payoffs": [[None, 0.25], [0.75, None]]}
+    (tmp_path / "table.json").write_text(json.dumps(league))
+    done = cli("evaluate", "equilibria", "table.json", "--json")
+    assert done.exit_code == 0, done.output
+    table = json.loads(done.stdout)["table"]
+    assert table["payoffs"] == [[[0.0, -0.5], [0.5, 0.0]], [[0.0, 0.5], [-0.5, 0.0]]]
+    league["payoffs"][0][1] = None  # type: ignore[index]
+    (tmp_path / "table.json").write_text(json.dumps(league))
+    done = cli("evaluate", "equilibria", "table.json")
+    assert done.exit_code == 2 and "'old' and 'new' of 'table.json' have not met" in done.output
+
+
 def test_a_run_of_cfr_is_evaluated_exactly(cli: Cli, solved: Path) -> None:
     done = cli("evaluate", "solved", "--json")
     found = json.loads(done.stdout)

@@ -188,6 +188,7 @@ def test_algorithms_are_listed_with_all_their_settings(cli: Cli) -> None:
     assert shown.exit_code == 0
     listed = {facts["name"]: facts for facts in json.loads(cli("algorithms", "--json").stdout)}
     assert sorted(listed) == registry.names()
+    assert listed["qmix"]["actions"] == ["Discrete"]  # of an agent, as an environment declares it
     for name, facts in listed.items():
         assert f" {name} " in shown.stdout
         algorithm = registry.get(name)

@@ -75,6 +75,14 @@ def test_agents_that_see_little_get_a_memory() -> None:
     assert all("memory" not in one.settings for one in choose(Problem(**seen))[0])
 
 
+def test_agents_with_several_choices_at_once_are_refused_as_training_does() -> None:
+    team = next(one["problem"] for one in HELD_OUT if "one reward, global state" in one["about"])
+    several = team | {"action": {"kind": "multi_discrete", "n": 9}}
+    fitting, ruled_out = choose(Problem(**several))
+    assert fitting == []
+    assert ruled_out["ippo"] == "it takes Discrete or Box actions, not MultiDiscrete"
+
+
 def test_there_are_enough_problems() -> None:
     assert len(HELD_OUT) >= 15 and len(DESCRIBED) >= 15
     assert len(HELD_OUT) >= len(DESCRIBED)

@@ -95,6 +95,13 @@ def terminated(flag: bool) -> list[tuple[int, list[dict[str, Any]]]]:
     return [(20_000, [episode] * 10)]
 
 
+def rivals(**changes: Any) -> Case:
+    """Return a run in which one agent gets what the other loses."""
+    episode = {"return": 0.0, "agents": {"a_0": 1.0, "a_1": -1.0}, "terminated": True}
+    flat = dict.fromkeys(("rollout__return_mean", "eval__return_mean"), np.zeros(POINTS))
+    return stuck(**flat, evaluations=[(20_000, [episode] * 10)], **changes)
+
+
 def probed(**changes: Any) -> Probe:
     values = {"seen": 20_000, "distance": 1.0, "size": None, "choices": 2} | changes
     return Probe(Path("000000020000"), values.pop("units", ()), **values)
@@ -191,6 +198,7 @@ PLANTED: dict[str, tuple[str, Callable[[], Case]]] = {
         "no_reward_signal",
         lambda: stuck(rollout__return_mean=np.zeros(POINTS), eval__return_mean=np.zeros(POINTS)),
     ),
+    "a team's reward in a game of rivals": ("rivals", lambda: rivals(algorithm="qmix")),
     "returns that never rise": ("never_improves", stuck),
     "returns that stop rising": (
         "plateau",
@@ -273,6 +281,11 @@ class TestPlanted:
         assert slow.command is not None and "eval_episodes=5" in slow.command
         stopped = found(healthy(status="interrupted", total=50_000))["failed"]
         assert stopped.severity == "info" and stopped.command == "assay resume runs/x"
+
+    def test_rivals_that_learn_from_their_own_rewards_are_no_alarm(self) -> None:
+        assert "rivals" in found(rivals(algorithm="ippo"))
+        assert alarms(rivals(algorithm="ippo")) == []
+        assert alarms(rivals(algorithm="mappo", settings=settings(reward="team"))) == ["rivals"]
 
 
 class TestHealthy:

@@ -126,6 +126,40 @@ def test_what_an_episode_leaves_behind_is_told_from_other_randomness() -> None:
     assert given.detail.endswith("with the same actions differ from step 1 on")
 
 
+class Blank(Counter):
+    """An environment whose images are never drawn."""
+
+    observation_space = spaces.Box(0, 255, (12, 12, 3), np.uint8)
+
+    def observe(self) -> np.ndarray:
+        return np.zeros((12, 12, 3), np.uint8)
+
+
+def test_images_without_anything_in_them_are_found() -> None:
+    found = check(Blank)["observations"]
+    assert not found.ok and "images have one colour, 0" in found.detail
+    assert "render_mode=rgb_array" in found.fix
+
+
+class RemembersCuts(Counter):
+    """An environment that knows whether the last episode was left in the middle."""
+
+    cut = 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.cut = float(0 < self.t < self.length)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward + self.cut, terminated, truncated, info
+
+
+def test_what_an_episode_that_was_cut_leaves_behind_is_found() -> None:
+    found = check(partial(RemembersCuts, 8))["determinism"]  # 200 steps end with an episode
+    assert not found.ok and "a new copy repeats the first" in found.detail
+
+
 def test_bipedal_walker_keeps_its_world_from_one_episode_to_the_next() -> None:
     """Gymnasium's reset() destroys the bodies alone; what a Box2D world keeps changes contacts."""
     box2d = pytest.importorskip("Box2D")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -258,6 +260,61 @@ def test_what_is_wrong_is_named(make: Callable[[], Any], message: str) -> None:
         roll(envs, 3)
 
 
+class _Older(Signals):
+    """Steps as PettingZoo's did before 1.22."""
+
+    def step(self, actions: Any) -> Any:
+        return super().step(actions)[:4]
+
+
+class _Words(Signals):
+    def _paid(self, agent: str, action: Any) -> Any:
+        return "much"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (_Older, r"does not return \(observations, rewards, terminations"),
+        (_Words, "returned the reward 'much' for agent 'kinda_"),
+    ],
+)
+def test_steps_of_another_form_are_named(kind: type[Signals], message: str) -> None:
+    with make_vector(lambda: kind([THREE] * 2), 1) as envs, pytest.raises(EnvError, match=message):
+        roll(envs, 1)
+
+
+def test_an_environment_without_possible_agents() -> None:
+    pettingzoo = pytest.importorskip("pettingzoo")
+
+    class Nameless(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined]
+        def observation_space(self, agent: str) -> Any:
+            return THREE
+
+    with pytest.raises(EnvError, match="possible_agents is empty or missing"):
+        make_vector(Nameless())
+    with pytest.raises(EnvError, match="possible_agents is empty or missing"):
+        make_vector(Nameless)
+
+
+def test_a_package_that_petting_zoo_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pettingzoo")
+    monkeypatch.setitem(sys.modules, "pettingzoo.classic.tictactoe_v3", None)
+    monkeypatch.delitem(gym.registry, "tictactoe_v3", raising=False)
+    with pytest.raises(EnvError, match="'tictactoe_v3' of pettingzoo needs") as caught:
+        make_vector("tictactoe_v3")
+    # The extra of Assay does not bring it.
+    assert caught.value.fix == "Install what it needs: pip install 'pettingzoo[classic]'"
+
+
+def test_a_setting_that_petting_zoo_does_not_know_is_named() -> None:
+    pytest.importorskip("mpe2")
+    with pytest.raises(EnvError) as caught:
+        make_vector("simple_tag_v3", env_kwargs={"num_goods": 1})
+    assert "'simple_tag_v3' has no setting 'num_goods'" in caught.value.message
+    assert "Traceback" not in caught.value.message
+
+
 def test_spaces_that_do_not_fit_are_named() -> None:
     box = spaces.Box(-1.0, 1.0, (2,), np.float32)
     with pytest.raises(SpaceError, match="Give all agents Discrete actions"):
@@ -265,11 +322,65 @@ def test_spaces_that_do_not_fit_are_named() -> None:
     several = spaces.MultiDiscrete([2, 2])
     with pytest.raises(SpaceError, match="Agent 'kinda_0' has the actions MultiDiscrete"):
         make_vector(lambda: _Odd([several]))
+    whole = spaces.Box(-3, 3, (2,), np.int64)
+    with pytest.raises(SpaceError, match="Use Discrete for whole numbers"):
+        make_vector(lambda: Signals([whole]))
 
 
 class _Odd(Signals):
     def _width(self, i: int) -> int:
         return 2
+
+
+class _Tuples(gym.Env[Any, Any]):
+    """Two agents by Gymnasium's interface: each is paid what it does."""
+
+    observation_space = spaces.Tuple([spaces.Box(-9.0, 9.0, (2,)), spaces.Box(-9.0, 9.0, (3,))])
+    action_space = spaces.Tuple([THREE, FOUR])
+
+    def __init__(self, reward: Any = None, ends: Any = (False, True)) -> None:
+        self.reward, self.ends = reward, ends
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return (np.ones(2, np.float32), np.full(3, 2, np.float32)), {"reward/all": 1.0}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        seen = self.reset()[0]
+        return seen, self.reward or [float(a) for a in action], *self.ends, {}
+
+
+def test_tuples_are_agents() -> None:
+    with make_vector(_Tuples, 2) as envs:
+        team = envs.spaces.team
+        assert team is not None and team.agents == ("agent_0", "agent_1")
+        assert envs.reset(0)["obs"].tolist() == [[[1, 1, 0], [2, 2, 2]]] * 2
+        _, reward, terminated, truncated, *_ = envs.step(np.array([[2, 3], [0, 1]]))
+        assert reward.tolist() == [2.5, 0.5] and truncated.all() and not terminated.any()
+        assert envs.outcomes()["agent_reward"].tolist() == [[2, 3], [0, 1]]
+    with make_vector(lambda: _Tuples(ends=([True, False], False)), 1) as envs:
+        envs.reset(0)
+        _, _, terminated, truncated, *_ = envs.step(np.array([[2, 3]]))
+        assert not (terminated | truncated).any()  # one agent is done, and the other goes on
+    with make_vector(lambda: _Tuples(ends=([True, False], [False, True])), 1) as envs:
+        envs.reset(0)
+        assert envs.step(np.array([[2, 3]]))[3].all()
+        assert envs.outcomes()["agent_terminated"].tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize(("reward", "told"), [(1.5, "returned 1.5"), ([1, 2, 3], "3 of them")])
+def test_tuples_without_a_reward_for_each_agent(reward: Any, told: str) -> None:
+    with make_vector(lambda: _Tuples(reward), 1) as envs, pytest.raises(EnvError, match=told):
+        roll(envs, 1)
+
+
+def test_games_that_are_seen_as_they_are_drawn_are_drawn() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    with make_vector("cooperative_pong_v6", 1) as envs:
+        seen = envs.reset(0)["obs"]
+        assert seen.dtype == np.uint8 and seen.min() < seen.max()
 
 
 def test_petting_zoos_games_of_turns() -> None:

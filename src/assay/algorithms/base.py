@@ -483,24 +483,34 @@ def bound(loss: Callable[..., Any], *first: Any) -> Callable[[dict[str, Tensor]]
 
 
 def _wrong_actions(spec: AlgorithmSpec, spaces: Spaces) -> SpaceError:
-    kind, allowed = type(spaces.action).__name__, " or ".join(spec.actions)
+    kind, allowed = type(spaces.action).__name__, " or ".join(spec.own_actions)
+    if spaces.team is not None:
+        return SpaceError(
+            f"{spec.name} handles {allowed} actions; agent '{spaces.team.agents[0]}' has "
+            f"{spaces.team.actions[0]}.",
+            f"Choose another algorithm for several agents: {', '.join(_fitting(spaces))}.",
+        )
     return SpaceError(
         f"{spec.name} handles {allowed} actions; this environment has {spaces.action}.",
         f"Choose an algorithm for {kind} actions: `assay algorithms` lists them.",
     )
 
 
-def _wrong_number(spec: AlgorithmSpec, spaces: Spaces) -> SpaceError:
-    """Say that an environment has one agent and the algorithm is for several, or vice versa."""
-    of_team = spaces.team is not None
+def _fitting(spaces: Spaces) -> list[str]:
+    """Return the algorithms for an environment with as many agents and such actions."""
     found = [registry.get(name).spec for name in sorted(registry.built_in())]
-    kind = type(spaces.action).__name__
-    fitting = [
+    of_team, kind = spaces.team is not None, type(spaces.action).__name__
+    return [
         one.name
         for one in found
         if (one.agents == "many") == of_team and kind in one.actions and one.expert is None
         if one.loop in ("on_policy", "off_policy") and not {"rules", "designs"} & set(one.traits)
     ]
+
+
+def _wrong_number(spec: AlgorithmSpec, spaces: Spaces) -> SpaceError:
+    """Say that an environment has one agent and the algorithm is for several, or vice versa."""
+    fitting = _fitting(spaces)
     if spaces.team is not None:
         return SpaceError(
             f"{spec.name} trains one agent; this environment has {spaces.team.size}: "

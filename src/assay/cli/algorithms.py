@@ -43,7 +43,7 @@ def _facts(cls: Any) -> dict[str, Any]:
         "summary": spec.summary,
         "family": spec.family,
         "loop": spec.loop,
-        "actions": list(spec.actions),
+        "actions": list(spec.own_actions),
         "paper": spec.paper,
         "traits": list(spec.traits),
         "presets": list(presets(spec.name)),

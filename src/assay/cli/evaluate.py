@@ -12,6 +12,7 @@ import typer
 from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.progress import Bars, choose_mode
+from assay.cli.results import show_agents
 from assay.cli.shared_options import AsJson, RunsRoot
 from assay.core.errors import ConfigError
 from assay.evaluation.formatting import bounds, number
@@ -163,6 +164,7 @@ def _play(asked: _Asked, video_format: str | None) -> None:
         return
     _show(("run",), {(result["run"],): result for result in results})
     for result in results:
+        show_agents(result["run"], result.get("agents"))
         if "exploitability" in result:
             output.say(
                 f"Exploitability of {result['run']}: {result['exploitability']:.6g} (NashConv "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ _FACTS = (
     *("path", "name", "algorithm", "env", "seed", "status", "error"),
     *("unit", "env_steps", "updates", "episodes", "checkpoint"),
 )
+_FEW_AGENTS = 8  # are told one by one
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def read_result(path: Path) -> dict[str, Any]:
             "mean": result.mean,
             "iqm": result.iqm,
             "std": result.std,
+            **({"agents": result.agent_means} if result.agents else {}),
         }
     return {
         **{key: facts[key] for key in _FACTS},
@@ -74,6 +76,19 @@ def show_results(results: Sequence[dict[str, Any]]) -> None:
     ]
     columns = ("seed>", "status", f"{unit}>", "mean>", "IQM>", "episodes>", f"{unit}/s>", "time>")
     output.show(output.table(columns, rows))
+    for result in results:
+        show_agents(f"seed {result['seed']}", (result["evaluation"] or {}).get("agents"))
+
+
+def show_agents(whose: str, agents: Mapping[str, float] | None) -> None:
+    """Say what each of several agents gets, unless all get the same."""
+    if not agents or len(set(agents.values())) == 1:
+        return
+    ranked = sorted(agents, key=agents.__getitem__)
+    names = list(agents) if len(agents) <= _FEW_AGENTS else [ranked[0], ranked[-1]]
+    told = f"{len(agents)} agents, from " if len(agents) > _FEW_AGENTS else ""
+    each = (" to " if told else ", ").join(f"{name} {number(agents[name])}" for name in names)
+    output.say(f"Mean return of each agent, {whose}: {told}{each}")
 
 
 def group_result(group: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -69,6 +69,13 @@ class AlgorithmSpec:
     agents: Agents = "one"
     traits: tuple[str, ...] = ()
 
+    @property
+    def own_actions(self) -> tuple[str, ...]:
+        """Return the action spaces of one agent; Discrete ones of several are a MultiDiscrete."""
+        if self.agents == "one":
+            return self.actions
+        return tuple("Discrete" if kind == "MultiDiscrete" else kind for kind in self.actions)
+
 
 T = TypeVar("T")
 

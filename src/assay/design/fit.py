@@ -94,11 +94,8 @@ def unfit(spec: AlgorithmSpec, facts: Facts, problem: Problem) -> str | None:
     rivals = "rivals" in spec.traits and facts.game
     if many != facts.team and not rivals:
         return "it trains several agents" if many else "it trains one agent, and there are several"
-    space = facts.space
-    if many and space == "Discrete":
-        space = "MultiDiscrete"  # a choice of each agent
-    if space is not None and space not in spec.actions:
-        return f"it takes {' or '.join(spec.actions)} actions, not {facts.space}"
+    if facts.space is not None and facts.space not in spec.own_actions:
+        return f"it takes {' or '.join(spec.own_actions)} actions, not {facts.space}"
     return _data(spec, facts) or _world(spec, facts) or _team(spec, problem)
 
 

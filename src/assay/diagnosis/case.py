@@ -176,6 +176,17 @@ class Case:
         slack = 0.05 * abs(self.threshold)
         return any(one.end >= self.threshold - slack for one in self.progress)
 
+    @property
+    def rivals(self) -> bool:
+        """Return whether what some agents get is what others lose, in all evaluated episodes."""
+        shares = [
+            one["agents"].values() for _, e in self.evaluations for one in e if "agents" in one
+        ]
+        sizes = [sum(map(abs, each)) for each in shares]
+        return sum(sizes) > 0 and all(
+            abs(sum(each)) <= 1e-4 * size for each, size in zip(shares, sizes, strict=True)
+        )
+
     def retrain(self, *settings: str) -> str | None:
         """Return the command that trains again with other settings; None for a foreign log."""
         if self.kind != "assay":

@@ -92,8 +92,8 @@ def loss_explodes(case: Case) -> Finding | None:
 
 def values_explode(case: Case) -> Finding | None:
     """Learned values far beyond any return that was ever collected (overestimation)."""
-    if case.settings.get("normalize_reward"):
-        return None  # values are in units that change over the run
+    if case.settings.get("normalize_reward") or case.rivals:
+        return None  # values are in units that change over the run, or of agents, not the team
     bound = largest_value(case)
     for name in case.matching(r"^train/(q_mean|value_mean|target_mean)$"):
         found = case.get(name, FEW_POINTS)

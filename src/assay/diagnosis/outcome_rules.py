@@ -28,7 +28,7 @@ _SIGNAL_POINTS = 5  # log lines without any difference that count as none
 
 def never_improves(case: Case) -> Finding | None:
     """Returns that never rise above those of the first, untrained policy."""
-    if case.improved is not False or case.solved:
+    if case.improved is not False or case.solved or case.rivals:
         return None
     shown = case.progress[0]
     short = case.count < 10_000 if case.unit == "env_steps" else case.count < 1000
@@ -105,8 +105,9 @@ def evaluation_gap(case: Case) -> Finding | None:
         case, "evaluation_gap", "warning", EVALUATION, eval_end,
         "The deterministic policy fails where the sampled one works, or evaluation sees another "
         "environment (other settings, wrappers, normalisation).",
-        "Evaluate more episodes, watch one, and compare the environments.",
-        f"assay evaluate {case.source} --episodes 100 --video",
+        "Evaluate with sampled actions: if that works, chance is what helps. Otherwise compare the "
+        "environments.",
+        f"assay evaluate {case.source} --episodes 100 --sampled",
         more=f"training collects {exact(train_end)} there, and began at {exact(start)}",
     )  # fmt: skip
 
@@ -184,6 +185,16 @@ def no_reward_signal(case: Case) -> Finding | None:
     if lengths is not None and float(lengths[1].max()) <= 1.0 + 1e-9 and values[0] != 0:
         return None  # episodes of one step: that is the finding
     metric = RETURN if case.get(RETURN, _SIGNAL_POINTS) else EVALUATION
+    if case.rivals:
+        team = case.algorithm in ("qmix", "vdn") or case.settings.get("reward") == "team"
+        return curve(
+            case, "rivals", "error" if team else "info", metric, float(values[-1]),
+            "What some agents get, others lose: the team's reward, the mean over agents, is 0 "
+            "whatever they do.",
+            "Learn from each agent's own reward." if team else
+            "Look at each agent's own return (eval/AGENT/return_mean); of equal rivals it is 0.",
+            f"assay train ippo {case.env}" if team and case.made_by_id else None,
+        )  # fmt: skip
     return curve(
         case, "no_reward_signal", "error", metric, float(values[-1]),
         "The reward is constant, never reached by chance, or lost in a wrapper.",

@@ -15,6 +15,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from assay.core.errors import AssayError, EnvError
 from assay.core.types import ACTION_MASK, Team
@@ -28,9 +29,11 @@ from assay.envs.screen import refuse_human
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.envs.start_check import mask_for_space
 from assay.envs.sync import BadRewardError, as_number
-from assay.envs.teams import team_of
+from assay.envs.teams import JointEnv, team_of
 
 _REPEATED_STEPS = 500  # how many are compared in the determinism check
+_CUTS = (0, 5, 50)  # after how many steps of other episodes
+_IMAGE = 2  # axes, with that of copies, from which on bytes are an image
 _LARGE = 10.0  # networks learn slowly from inputs beyond this
 
 
@@ -57,6 +60,7 @@ class _Trace:
 
     actions: list[Any] = field(default_factory=list)
     rewards: list[Any] = field(default_factory=list)
+    shares: list[NDArray[Any]] = field(default_factory=list)  # rewards of several agents [A]
     flags: list[tuple[Any, Any]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)  # of finished episodes
     terminated: int = 0
@@ -200,6 +204,8 @@ def _roll(
             seconds += clock() - start
             length += 1
             trace.rewards.append(reward)
+            if isinstance(env.unwrapped, JointEnv):
+                trace.shares.append(env.unwrapped.outcome.reward)
             trace.flags.append((terminated, truncated))
             _look(mapped, trace, obs, info)
             if terminated or truncated:
@@ -280,6 +286,14 @@ def _observations(trace: _Trace) -> CheckResult:
         return CheckResult("observations", False, trace.broken, fix)
     if not trace.infos_ok:
         return CheckResult("observations", False, "info is not a dict", "Return a dict as info.")
+    images = [array for _, array in trace.seen if array.dtype == np.uint8 and array.ndim > _IMAGE]
+    if images and min(map(np.min, images)) == max(map(np.max, images)):
+        detail = f"all {len(images)} images have one colour, {images[0].flat[0]}: nothing is seen"
+        fix = (
+            "Draw what is to be seen. A game that draws only for who watches needs the setting "
+            "render_mode=rgb_array."
+        )
+        return CheckResult("observations", False, detail, fix)
     return CheckResult("observations", True, "shapes and dtypes are those that the space declares")
 
 
@@ -308,6 +322,8 @@ def _range(trace: _Trace) -> CheckResult:
         return CheckResult("observation range", True, detail)
     detail += f"; the largest absolute value is {trace.largest:.3g}"
     fix = "Normalise observations." if trace.largest > _LARGE else None
+    if fix is not None and trace.shares:
+        fix = "Scale what agents see, in the environment: normalize_obs is for one agent."
     return CheckResult("observation range", True, detail, fix)
 
 
@@ -323,6 +339,15 @@ def _rewards(trace: _Trace) -> CheckResult:
             return CheckResult("rewards", False, detail, "Return a finite reward at every step.")
     low, high = min(values), max(values)
     fix = "Scale rewards, or normalise them." if max(-low, high) > 10 * _LARGE else None
+    shares = np.array(trace.shares)
+    if shares.any() and low == high == 0:
+        return CheckResult(
+            "rewards",
+            True,
+            f"finite; agents get {shares.min():.3g} to {shares.max():.3g}, which cancels out: the "
+            "team's reward, their mean, is always 0",
+            "Use an algorithm that learns from each agent's own reward, not vdn or qmix.",
+        )
     return CheckResult("rewards", True, f"finite, from {low:.3g} to {high:.3g}", fix)
 
 
@@ -343,8 +368,14 @@ def _determinism(
     make: Callable[[], gym.Env[Any, Any]] | None,
 ) -> CheckResult:
     steps = min(len(trace.actions), _REPEATED_STEPS)
-    differs = _difference(trace, _roll(env, steps, seed, clock, trace)[0])
-    if differs is None:
+    differs = None
+    for cut in _CUTS:  # episodes before it, and then a reset in the middle of one
+        if cut:
+            _roll(env, min(cut, steps), seed + 1, clock)
+        differs = _difference(trace, _roll(env, steps, seed, clock, trace)[0])
+        if differs is not None:
+            break
+    else:
         return CheckResult("determinism", True, "the same seed and actions give the same episodes")
     detail = f"two runs from seed {seed} with the same actions differ from step {differs} on"
     fix = (
@@ -408,7 +439,10 @@ def _episodes(trace: _Trace, steps: int) -> CheckResult:
 
 
 def _actions(env: gym.Env[Any, Any]) -> CheckResult:
-    space = env.action_space
+    space, team = env.action_space, team_of(env)
+    if team is not None and not isinstance(space, gym.spaces.Box):
+        each = " or ".join(dict.fromkeys(map(str, team.actions)))
+        return CheckResult("actions", True, f"{each}, of each agent")
     if not isinstance(space, gym.spaces.Box):
         return CheckResult("actions", True, str(space))
     if not space.is_bounded():
@@ -453,13 +487,16 @@ def _algorithms(env: gym.Env[Any, Any], algorithms: Mapping[str, Sequence[str]])
     fitting = sorted(name for name, kinds in algorithms.items() if kind in kinds)
     if not fitting:
         return CheckResult("algorithms", False, f"none handles a {kind} action space")
+    team = team_of(env)
+    kind = kind if team is None else type(team.actions[0]).__name__
     return CheckResult("algorithms", True, f"for {kind} actions: {', '.join(fitting)}")
 
 
 def _team(team: Team) -> CheckResult:
     kinds = ", ".join(f"{team.types.count(kind)} {kind}" for kind in dict.fromkeys(team.types))
     whole = "a global state" if team.state else "no global state: critics see all observations"
-    detail = f"{team.size} agents ({kinds}): {', '.join(team.agents)}; {whole}"
+    count = f"{team.size} agent{'s' if team.size > 1 else ''}"
+    detail = f"{count} ({kinds}): {', '.join(team.agents)}; {whole}"
     return CheckResult("agents", True, detail)
 
 

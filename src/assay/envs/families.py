@@ -84,6 +84,14 @@ def _register_robotics() -> None:
         gym.register_envs(importlib.import_module(ROBOTICS_PACKAGE))
 
 
+def _register_foraging() -> None:
+    gym.register_envs(importlib.import_module("lbforaging"))
+
+
+def _register_warehouse() -> None:
+    gym.register_envs(importlib.import_module("rware"))
+
+
 def _register_openspiel() -> None:
     for name in importlib.import_module("pyspiel").registered_names():
         if PREFIX + name not in gym.registry:
@@ -115,11 +123,21 @@ PETTING_ZOO = Family(
     "PettingZoo", re.compile(r"[a-z0-9_]+_v\d+$"), "simple_tag_v3",
     "pettingzoo", "pettingzoo", register_petting_zoo,
 )  # fmt: skip
+FORAGING = Family(
+    "Level-based foraging", re.compile(r"Foraging-"), "Foraging-8x8-2p-3f-v3",
+    "lbforaging", "foraging", _register_foraging,
+)  # fmt: skip
+WAREHOUSE = Family(
+    "Robotic warehouse", re.compile(r"rware-"), "rware-tiny-2ag-v2",
+    "rware", "warehouse", _register_warehouse,
+)  # fmt: skip
 OPENSPIEL = Family(
     "OpenSpiel", re.compile(PREFIX), "openspiel/kuhn_poker",
     "open_spiel", "openspiel", _register_openspiel,
 )  # fmt: skip
-FAMILIES = (ATARI, ROBOTICS, MINIGRID, MINATAR, DM_CONTROL, PETTING_ZOO, OPENSPIEL)
+FAMILIES = (
+    ATARI, ROBOTICS, MINIGRID, MINATAR, DM_CONTROL, PETTING_ZOO, FORAGING, WAREHOUSE, OPENSPIEL,
+)  # fmt: skip
 
 
 def family_of(env_id: str) -> Family | None:

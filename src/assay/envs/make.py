@@ -48,6 +48,7 @@ from assay.envs.native.team import NativeTeam
 from assay.envs.petting_zoo import as_joint, is_petting_zoo, make_joint
 from assay.envs.remade import Remade, arguments_of
 from assay.envs.sync import Sync
+from assay.envs.tuple_agents import put_right
 from assay.envs.variation.settings import varied
 from assay.envs.vector import Vector
 from assay.envs.wrappers.layers import Inside
@@ -66,6 +67,7 @@ EnvLike = (
     str | gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any] | Callable[..., gym.Env[Any, Any]]
 )
 _VERSION = re.compile(r"-v\d+$")
+_UNEXPECTED = re.compile(r"\S+ got an unexpected keyword argument '(\w+)'")
 _BACKENDS = ("auto", "native", "vector", "sync", "processes")
 
 # Where an environment's code lives -> (the package that it needs, the extra that brings it).
@@ -234,7 +236,7 @@ def make_env(
     try:
         return _make_one(spec, kwargs, atari or AtariSettings(), training, limit)
     except (Exception, SystemExit) as error:
-        raise _making_failure(error, spec) from error
+        raise _making_failure(error, spec, kwargs) from error
 
 
 def find_spec(env_id: str) -> EnvSpec:
@@ -248,7 +250,7 @@ def find_spec(env_id: str) -> EnvSpec:
     if module:
         found = getattr(_import(module, env_id), name, None)
         if name not in gym.registry and callable(found):
-            return EnvSpec(env_id, partial(make_joint, found), disable_env_checker=True)
+            return EnvSpec(env_id, partial(_make_placed, found), disable_env_checker=True)
     if name not in gym.registry:
         family = family_of(name)
         if family is not None:
@@ -407,7 +409,7 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
             return Vector(Batched(env, spec.id, ours, asked.text), spec.id, stack, declared)
         refuse_unknown(spec, spec.entry_point, kwargs)
     except (Exception, SystemExit) as error:
-        raise _making_failure(error, spec) from error
+        raise _making_failure(error, spec, kwargs) from error
     # A worker process finds the spec of dm_control again: unpacking it would import dm_control
     # before anything could choose how it renders.
     known = env_id if is_dm_control(spec) else spec
@@ -470,7 +472,8 @@ def _make_one(
     # The same checks are done here and by `assay envs check`; in every step they would cost time.
     with _silence_mujoco(spec):
         env = gym.make(spec, disable_env_checker=True, **kwargs)
-    return Symbols(env) if is_minigrid(spec) else env
+    made: gym.Env[Any, Any] = as_joint(put_right(env, spec))
+    return Symbols(made) if is_minigrid(spec) else made
 
 
 @contextlib.contextmanager
@@ -504,7 +507,19 @@ def _make_one_or_explain(
     try:
         return _make_one(spec, {**kwargs, **more}, settings, training, limit)
     except (Exception, SystemExit) as error:
-        raise _making_failure(error, spec) from error
+        raise _making_failure(error, spec, kwargs) from error
+
+
+def _make_placed(found: Callable[..., Any], /, **kwargs: Any) -> gym.Env[Any, Any]:
+    """Make an environment by a function or class that was named by its place."""
+    made = make_joint(found, **kwargs)
+    if not isinstance(made, gym.Env):
+        raise EnvError(
+            f"'{found.__module__}:{_name_of(found)}' returned a {type(made).__name__}; an "
+            "environment was expected.",
+            "Return a gymnasium.Env, or an environment of PettingZoo.",
+        )
+    return made
 
 
 def _call(factory: Any, kwargs: dict[str, Any], more: Mapping[str, Any]) -> gym.Env[Any, Any]:
@@ -512,7 +527,7 @@ def _call(factory: Any, kwargs: dict[str, Any], more: Mapping[str, Any]) -> gym.
     return made
 
 
-def _making_failure(error: BaseException, spec: EnvSpec) -> AssayError:
+def _making_failure(error: BaseException, spec: EnvSpec, kwargs: Mapping[str, Any]) -> AssayError:
     """Explain why an environment could not be made."""
     if isinstance(error, AssayError):
         return error
@@ -521,6 +536,12 @@ def _making_failure(error: BaseException, spec: EnvSpec) -> AssayError:
             if str(spec.entry_point).startswith(start):
                 return MissingExtraError(package, extra, f"The environment '{spec.id}'")
         return EnvError(f"'{spec.id}' needs a package that is not installed: {error}")
+    unknown = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    if unknown is not None and unknown[1] in kwargs:
+        return EnvError(
+            f"'{spec.id}' has no setting '{unknown[1]}': {unknown[0]}.",
+            "Leave it out of env_kwargs, or use a name that its constructor takes.",
+        )
     return env_failure(error, f"'{spec.id}' could not be made")
 
 

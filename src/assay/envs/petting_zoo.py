@@ -1,5 +1,6 @@
 """PettingZoo environments, parallel and turn by turn (AEC), as environments with an agent axis.
 
+Gymnasium environments with one entry of a Tuple for each agent are made parallel ones first.
 A parallel environment is stepped by all agents at once; an agent that died or has not appeared yet
 is not alive. In an AEC environment one joint step is one turn: only the agent whose turn it is is
 alive, and an agent gets what it has earned since its last turn when the next one comes.
@@ -19,10 +20,12 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.errors import EnvError, MissingExtraError
-from assay.core.types import State
+from assay.core.errors import EnvError
+from assay.core.images import is_image
+from assay.core.types import AGENT_OBS, State
 from assay.envs.spaces import BadObservationError
 from assay.envs.teams import AgentView, JointEnv, nothing_happened
+from assay.envs.tuple_agents import TupleAgents, has_tuple_agents
 
 _FAMILIES = ("butterfly", "classic", "sisl", "atari")
 _Step = tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]
@@ -32,16 +35,23 @@ def is_petting_zoo(env: Any) -> bool:
     """Return whether an object is an environment of PettingZoo's interface, parallel or AEC."""
     if isinstance(env, gym.Env | gym.vector.VectorEnv) or inspect.isclass(env):
         return False
-    return callable(getattr(env, "observation_space", None)) and hasattr(env, "possible_agents")
+    homes = {base.__module__.partition(".")[0] for base in type(env).__mro__}
+    named = hasattr(env, "possible_agents") or "pettingzoo" in homes
+    return named and callable(getattr(env, "observation_space", None))
 
 
 def as_joint(env: Any, name: str | None = None) -> Any:
-    """Return a PettingZoo environment with an agent axis, and any other object as it is.
+    """Return an environment of several agents with an agent axis, and any other object as it is.
 
     Raises:
         EnvError: Its agents are not known before it is reset.
         SpaceError: An agent's space is not supported.
     """
+    if has_tuple_agents(env):
+        tuples = TupleAgents(env)
+        joint = Parallel(tuples, tuples.possible_agents, tuples.name)
+        joint.spec = env.spec
+        return joint
     if not is_petting_zoo(env):
         return env
     name = name or str(getattr(env, "metadata", {}).get("name", type(env).__name__))
@@ -52,7 +62,7 @@ def as_joint(env: Any, name: str | None = None) -> Any:
         agents = []
     if not agents:
         raise EnvError(
-            f"'{name}' does not say who its agents are: possible_agents is empty.",
+            f"'{name}' does not say who its agents are: possible_agents is empty or missing.",
             "Set possible_agents in its __init__, in a fixed order.",
         )
     return (Turns if turns else Parallel)(env, agents, name)
@@ -68,11 +78,30 @@ def make_named(module: str, /, **kwargs: Any) -> Any:
     try:
         found = importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(
-            str(error.name or module), "pettingzoo", f"The environment '{module}'"
+        home, *family, name = module.split(".")
+        needed = f"'{error.name}'" if error.name else f"that it misses ({error})"
+        extra = f"pettingzoo[{family[0]}]" if family else "assay[pettingzoo]"
+        raise EnvError(
+            f"The environment '{name}' of {home} needs the package {needed}, which is not "
+            "installed.",
+            f"Install what it needs: pip install '{extra}'",
         ) from None
     make = getattr(found, "parallel_env", None) or found.env
-    return as_joint(make(**kwargs))
+    joint = as_joint(make(**kwargs))
+    if "render_mode" not in kwargs and _sees_only_what_it_draws(joint):
+        joint.close()
+        joint = as_joint(make(**kwargs, render_mode="rgb_array"))
+    return joint
+
+
+def _sees_only_what_it_draws(joint: JointEnv) -> bool:
+    """Return whether agents see blank images, in a game that could draw (cooperative_pong_v6)."""
+    if "rgb_array" not in joint.metadata.get("render_modes", ()) or not is_image(
+        joint.views[0].space
+    ):
+        return False
+    images = joint.reset(seed=0)[0][AGENT_OBS]
+    return bool(images.min() == images.max())
 
 
 def register_petting_zoo() -> None:
@@ -104,7 +133,7 @@ class _Wrapped(JointEnv):
         masked = any(view.masked for view in views)
         reset = env.reset(seed=0)
         infos = reset[1] if isinstance(reset, tuple) and len(reset) == 2 else env.infos
-        masked = masked or any("action_mask" in (info or {}) for info in infos.values())
+        masked = masked or any("action_mask" in (infos.get(agent) or {}) for agent in agents)
         self._live: set[str] = set()
         self._has_state = _global_state(env) is not None
         width = np.size(_global_state(env)) if self._has_state else 0
@@ -187,7 +216,14 @@ class Parallel(_Wrapped):
         self.steps += 1
         acted = [agent for agent in self.team.agents if agent in self._live]
         own = {a: self.views[self.index[a]].action(action[self.index[a]]) for a in acted}
-        seen, rewards, terminated, truncated, infos = self.env.step(own)
+        told = self.env.step(own)
+        if not isinstance(told, tuple) or len(told) != 5:
+            raise EnvError(
+                f"'{self.name}' does not return (observations, rewards, terminations, truncations, "
+                "infos) from step().",
+                "Follow PettingZoo's interface; that of its versions before 1.22 is different.",
+            )
+        seen, rewards, terminated, truncated, infos = told
         self._known({*rewards, *self.env.agents})
         self.outcome = outcome = nothing_happened(self.team.size)
         for agent in {*acted, *rewards}:

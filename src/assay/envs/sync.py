@@ -238,8 +238,9 @@ class Group:
     def _failure(self, error: BaseException, index: int, call: str) -> AssayError:
         who = f"Environment {self.first + index} of '{self.name}'"
         if isinstance(error, (BadObservationError, BadRewardError)):
+            of = "Gymnasium" if team_of(self.envs[index]) is None else "PettingZoo"
             return EnvError(
-                f"{who} violates Gymnasium's API in {call}: {error}.",
+                f"{who} violates {of}'s API in {call}: {error}.",
                 f"Fix what the environment returns from {call}.",
             )
         if isinstance(error, ValueError) and "to unpack" in str(error) and raised_here(error):

@@ -181,7 +181,8 @@ class AgentView:
             self._map = ObservationMap(self._inner)
             self.actions = ActionMap(action)
         except SpaceError as error:
-            raise SpaceError(f"Agent '{name}': {error.message}", error.fix) from None
+            fix = str(error.fix).replace("MultiDiscrete", "Discrete")  # which agents cannot have
+            raise SpaceError(f"Agent '{name}': {error.message}", fix) from None
         if not isinstance(self.actions.space, spaces.Discrete | spaces.Box):
             raise SpaceError(
                 f"Agent '{name}' has the actions {action}; of several agents, Discrete and Box "
@@ -363,4 +364,11 @@ class JointEnv(gym.Env[Any, Any]):
                 f"rewards for: {', '.join(map(str, rewards)) or 'nobody'}.",
                 "Return a reward for every agent of the step, 0 if there is none.",
             )
-        return float(rewards[agent])
+        try:
+            return float(rewards[agent])
+        except (TypeError, ValueError):
+            raise EnvError(
+                f"'{self.name}' returned the reward {rewards[agent]!r} for agent '{agent}'; a "
+                "number was expected.",
+                "Return one number for every agent.",
+            ) from None

@@ -352,6 +352,13 @@ def _evaluate(
             "play all of them.",
             stacklevel=1,
         )
+    if _cancel_out(shares):
+        warnings.warn(
+            f"The returns of agents in '{vector.name}' cancel out, so that the team's, their mean, "
+            "is 0 whatever they do: look at each agent's own, eval/AGENT/return_mean. Algorithms "
+            "that learn from the team's reward (vdn, qmix) learn nothing here; others do.",
+            stacklevel=1,
+        )
     seeds = episode_seed(seed, 0) + np.arange(count)
     success = None if np.isnan(seen).any() else seen > 0
     team = vector.spaces.team
@@ -359,6 +366,11 @@ def _evaluate(
     return EvaluationResult(
         seed, returns, lengths, terminated, truncated, seeds, success, agents, levels or None
     )
+
+
+def _cancel_out(shares: NDArray[Any]) -> bool:
+    """Return whether what some agents get [episodes, A] is what the others lose."""
+    return bool(shares.any() and (np.abs(shares.sum(1)) <= 1e-4 * np.abs(shares).sum(1)).all())
 
 
 def _play_round(

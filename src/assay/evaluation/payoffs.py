@@ -137,6 +137,8 @@ def _from_json(content: Any, path: Path) -> PayoffTable:
             f"'{path}' has no entry 'payoffs'.",
             "Expected {'strategies': [names], 'payoffs': [[numbers]]}.",
         )
+    if "players" in content:
+        content = _of_league(content, path)
     values, names = _numbers(content["payoffs"], path), content.get("strategies")
     if values.ndim == 2:
         if values.shape[0] != values.shape[1]:
@@ -159,6 +161,22 @@ def _from_json(content: Any, path: Path) -> PayoffTable:
         _names(own, size, path) for own, size in zip(lists, values.shape[1:], strict=True)
     )
     return PayoffTable(path.stem, known, values)
+
+
+def _of_league(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the table of a league with a win as 1 and a loss as -1; nobody gains on itself."""
+    try:
+        names = [str(player["name"]) for player in content["players"]]
+        shares = np.array(content["payoffs"], np.float64).reshape(len(names), len(names))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"'{path}' is not the table of a league: {error!r}.") from None
+    np.fill_diagonal(shares, 0.5)
+    for i, k in np.argwhere(np.isnan(shares)).tolist():
+        raise DataError(
+            f"'{names[i]}' and '{names[k]}' of '{path}' have not met.",
+            f"Let them play: assay league play {path.parent}",
+        )
+    return {"strategies": names, "payoffs": 2.0 * shares - 1.0}
 
 
 def _symmetric(path: Path, names: tuple[str, ...], first: Floats) -> PayoffTable:

@@ -123,10 +123,11 @@ class Crew:
 
 @lru_cache(maxsize=32)
 def _numbers(size: int, rows: int) -> np.ndarray:
-    """Return which of a crew of `size` each of [rows * size] is, read-only."""
-    numbers = np.tile(np.arange(size), rows)
-    numbers.flags.writeable = False
-    return numbers
+    """Return which of a crew of `size` each of [rows * size] is; nobody writes to it.
+
+    It is not marked as read-only, because torch warns of such arrays.
+    """
+    return np.tile(np.arange(size), rows)
 
 
 def team_of(joint: Spaces) -> Team:
@@ -158,7 +159,9 @@ def _crew(joint: Spaces, team: Team, sharing: Sharing, name: str, told: bool) ->
     for i in members:
         for what, own in (("sees", team.observations), ("acts in", team.actions)):
             if own[i] != own[first]:
-                other = "none" if sharing == "type" else "type (or none)"
+                other = "none"
+                if sharing == "all" and team.types[i] != team.types[first]:
+                    other = "type (or none)"
                 raise ConfigError(
                     f"sharing={sharing}: agent '{team.agents[first]}' {what} {own[first]}, and "
                     f"'{team.agents[i]}' {what} {own[i]}. One policy cannot serve both.",
