@@ -56,6 +56,7 @@ class IPPO(Algorithm):
         """Settings of IPPO."""
 
     policy: TeamPolicy  # type: ignore[assignment]
+    central = False
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)

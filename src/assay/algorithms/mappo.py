@@ -142,6 +142,7 @@ class MAPPO(Algorithm):
         )
 
     policy: TeamPolicy  # type: ignore[assignment]
+    central = True
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)

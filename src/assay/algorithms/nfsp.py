@@ -66,6 +66,7 @@ class NFSP(Algorithm):
         average_updates: int = Field(16, gt=0, description="Average updates per rollout.")
 
     policy: TeamPolicy  # type: ignore[assignment]
+    central = False
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)

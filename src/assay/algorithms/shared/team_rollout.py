@@ -17,6 +17,7 @@ from torch import Tensor
 from assay.algorithms.settings import ProximalSettings, Unused
 from assay.buffers.rollout import Rollout
 from assay.core.types import (
+    ACTION_MASK,
     AGENT_OBS,
     AGENT_REWARD,
     AGENT_TERMINATED,
@@ -177,6 +178,7 @@ class TeamLearner(Protocol):
     crews: tuple[Crew, ...]
     scales: ValueScales
     device: torch.device
+    central: bool  # whether the loss reads more than what single agents see
 
     def tensors(self, tree: Tree) -> Tree:
         """Return NumPy arrays as tensors."""
@@ -235,6 +237,8 @@ def prepare_team(
     columns = team_columns(learner, data, value, next_value, only)
     size = data.length * data.num_envs
     rows = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in columns.items()}
+    if not learner.central:  # what is not read need not be gathered for every minibatch
+        obs = {k: v for k, v in obs.items() if k in (AGENT_OBS, ACTION_MASK)}
     return pack("obs", obs) | {k: v.to(learner.device) for k, v in rows.items()}
 
 
