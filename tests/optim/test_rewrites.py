@@ -78,6 +78,13 @@ def test_scaled_sums_are_left_alone() -> None:
     assert shapes(graph, aten.addmm.default, *given) == [(48, 5)]
 
 
+def test_a_product_of_a_column_and_a_row_is_no_product_of_matrices() -> None:
+    given = random(48, 1), random(1, 20)
+    graph, result = rewritten(torch.mm, *given)
+    assert torch.equal(result, given[0] @ given[1])
+    assert shapes(graph, aten.mm.default, *given) == []
+
+
 def test_tanh_is_a_fraction_of_polynomials() -> None:
     x = torch.cat([torch.linspace(-12, 12, 9001), torch.linspace(-1e-3, 1e-3, 9001)])
     graph, result = rewritten(torch.tanh, x)

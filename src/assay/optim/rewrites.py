@@ -78,6 +78,8 @@ def _product_and_sum(graph: Any, node: Any) -> Any:
 def _plain_product(graph: Any, left: Any, right: Any) -> Any:
     """Return A B by the function that is fastest."""
     (rows, inner), columns = _example(left).shape, _example(right).shape[1]
+    if inner == 1:  # a part of what follows
+        return graph.call_function(aten.mul.Tensor, (left, right))
     own = products.fits(rows, inner, columns, _example(left).dtype)
     target = torch.ops.assay.product.default if own else aten.mm.default
     return graph.call_function(target, (left, right))
