@@ -98,6 +98,19 @@ def test_the_loss_is_the_one_computed_by_hand() -> None:
     assert loss.item() == pytest.approx(-2.8 + 8.0 - 0.1 * np.log(2.0), rel=1e-6)
 
 
+def test_values_of_all_agents_are_those_of_their_networks() -> None:
+    rig = Rig("ippo", lambda: Signals([spaces.Discrete(2)] * 3), num_envs=4, **SMALL)
+    algorithm, [crew], [net] = rig.algorithm, rig.algorithm.crews, rig.algorithm.nets
+    algorithm.scales.update(0, np.array([10.0, 14.0]))  # mean 12, deviation 2
+    obs = {"obs": np.random.default_rng(0).random((5, 3, 2), np.float32)}
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(0.1)  # what is learned is seen at once
+        seen = crew.see({"obs": torch.from_numpy(obs["obs"])})
+        right = 12 + 2 * net(seen)[1].reshape(5, 3).numpy()
+    np.testing.assert_allclose(algorithm.team_value(obs), right, rtol=1e-5)
+
+
 def test_dead_agents_teach_their_policy_nothing() -> None:
     rig = Rig("ippo", lambda: Signals([spaces.Discrete(2)] * 2), num_envs=4, **SMALL)
     crew, net = rig.algorithm.crews[0], rig.algorithm.nets[0]

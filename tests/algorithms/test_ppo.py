@@ -210,7 +210,8 @@ class TestUpdate:
         call = Step.__call__
 
         def spy(self: Step, data: Any, lr: float, index: Any = None) -> Any:
-            seen.append((index.tolist(), lr, data["clip"].item(), data["entropy_coef"].item()))
+            rows = (-data["log_prob"]).int().tolist()
+            seen.append((rows, lr, data["clip"].item(), data["entropy_coef"].item()))
             return call(self, data, lr, index)
 
         monkeypatch.setattr(Step, "__call__", spy)
@@ -219,9 +220,11 @@ class TestUpdate:
             entropy_coef="linear:0.04:0:0.5",
         )  # fmt: skip
         algorithm.clock.env_steps = 250  # of 1000
-        algorithm.update(rollout(algorithm, [[0]] * 6, [[1]] * 6, [0]))
-        assert [len(index) for index, *_ in seen] == [2] * 6
-        rows = [row for index, *_ in seen for row in index]
+        data = rollout(algorithm, [[0]] * 6, [[1]] * 6, [0])
+        data.extras["log_prob"][:, 0] = -np.arange(6)  # tells which row it is
+        algorithm.update(data)
+        assert [len(part) for part, *_ in seen] == [2] * 6
+        rows = [row for part, *_ in seen for row in part]
         epochs = [rows[:6], rows[6:]]
         assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(6))
         assert epochs[0] != epochs[1]

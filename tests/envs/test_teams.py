@@ -50,6 +50,21 @@ def assert_equal(one: Any, two: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "settings", "limit"),
+    [
+        ("simple_spread_v3", {}, 25),
+        ("simple_speaker_listener_v4", {"max_cycles": 7}, 7),
+        ("simple_spread_v3", {"max_cycles": 20_000}, None),  # beyond what is played to the end
+        ("assay/TwoStep-v0", {}, None),
+    ],
+)
+def test_the_time_limit_of_a_native_team_is_known(
+    name: str, settings: dict[str, Any], limit: int | None
+) -> None:
+    assert make_vector(name, 2, env_kwargs=settings).limit == limit
+
+
+@pytest.mark.parametrize(
     ("name", "settings"),
     [
         ("simple_spread_v3", {}),

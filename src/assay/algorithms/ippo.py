@@ -37,6 +37,7 @@ from assay.networks.actor_critic import ActorCritic
 from assay.networks.recurrent import RecurrentActorCritic
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
+from assay.policies.forward import Forward
 from assay.policies.heads import StochasticHead
 from assay.policies.team import Crew, TeamPolicy, make_crews
 
@@ -56,6 +57,7 @@ class IPPO(Algorithm):
         """Settings of IPPO."""
 
     policy: TeamPolicy  # type: ignore[assignment]
+    central = False
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
@@ -76,6 +78,8 @@ class IPPO(Algorithm):
         heads = [StochasticHead(crew.spaces.action) for crew in self.crews]
         actors = [net.actor() if isinstance(net, ActorCritic) else net for net in nets]
         self.policy = self.make_team_policy(self.crews, actors, heads)
+        plain = [net for net in nets if isinstance(net, ActorCritic)]  # all, or none
+        self.critics = [Forward(net.critic(), self.device) for net in plain]
 
     def _network(self, crew: Crew) -> ActorCritic | RecurrentActorCritic:
         hp, action = self.hp, crew.spaces.action
@@ -93,7 +97,7 @@ class IPPO(Algorithm):
 
     def team_value(self, obs: Tree) -> np.ndarray:
         """Return V [B, A] of joint observations, in the units of rewards."""
-        return crew_values(self.crews, self.nets, self.scales, obs)
+        return crew_values(self.crews, self.critics, self.scales, obs)
 
     def remembered_value(self, crew: Crew, net: Any, y: Tensor, joint: Tree) -> Tensor:
         """Return V [B * k] of what agents remember."""

@@ -142,6 +142,7 @@ class MAPPO(Algorithm):
         )
 
     policy: TeamPolicy  # type: ignore[assignment]
+    central = True
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
@@ -173,7 +174,7 @@ class MAPPO(Algorithm):
 
     def team_value(self, obs: Tree) -> np.ndarray:
         """Return V [B, A] of joint observations, in the units of rewards."""
-        value = np.zeros(obs[AGENT_OBS].shape[:2], np.float32)
+        value, obs = np.zeros(obs[AGENT_OBS].shape[:2], np.float32), self.tensors(obs)
         for i, (crew, net) in enumerate(zip(self.crews, self.nets, strict=True)):
             assert isinstance(net, CentralActorCritic)
             own = net.value(obs).cpu().numpy().reshape(len(value), crew.size)

@@ -37,6 +37,7 @@ from assay.functional.distributions import policy_distribution
 from assay.networks.actor_critic import ActorCritic
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
+from assay.policies.forward import Forward
 from assay.policies.heads import StochasticHead
 from assay.policies.team import Crew, TeamPolicy, make_crews
 
@@ -66,6 +67,7 @@ class NFSP(Algorithm):
         average_updates: int = Field(16, gt=0, description="Average updates per rollout.")
 
     policy: TeamPolicy  # type: ignore[assignment]
+    central = False
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
@@ -99,6 +101,7 @@ class NFSP(Algorithm):
         heads = [StochasticHead(crew.spaces.action) for crew in self.crews]
         self.policy = self.make_team_policy(self.crews, averages, heads)
         self.best = self.make_team_policy(self.crews, [net.actor() for net in nets], heads)
+        self.critics = [Forward(net.critic(), self.device) for net in nets]
 
     def initial_carry(self, n: int) -> Tree:
         """Return which policy each agent follows in its episode: none is chosen yet."""
@@ -147,7 +150,7 @@ class NFSP(Algorithm):
 
     def team_value(self, obs: Tree) -> np.ndarray:
         """Return V [B, A] of joint observations, in the units of rewards."""
-        return crew_values(self.crews, self.nets, self.scales, obs)
+        return crew_values(self.crews, self.critics, self.scales, obs)
 
     def _loss(
         self, crew: Crew, net: ActorCritic, batch: dict[str, Tensor]

@@ -406,6 +406,8 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
                     **_with_limit(kwargs, limit),
                 )
             ours = isinstance(env, NativeVectorEnv | NativeTeam)
+            if isinstance(env, NativeTeam) and env.max_episode_steps <= EPISODE_BOUND:
+                declared = env.max_episode_steps  # also of its own settings, as `max_cycles`
             return Vector(Batched(env, spec.id, ours, asked.text), spec.id, stack, declared)
         refuse_unknown(spec, spec.entry_point, kwargs)
     except (Exception, SystemExit) as error:

@@ -59,7 +59,10 @@ class ActorCritic(nn.Module):
         """Return the policy alone: observations to its parameters [B, P]."""
         return nn.Sequential(self.encoder, self.head)
 
+    def critic(self) -> nn.Module:
+        """Return the value function alone: observations to [B, value_heads]."""
+        return nn.Sequential(self.encoder if self.shared else self.value_encoder, self.value_head)
+
     def value(self, obs: Tree) -> Tensor:
         """Return values [B] alone."""
-        encoder = self.encoder if self.shared else self.value_encoder
-        return self.value_head(encoder(obs)).squeeze(-1)
+        return self.critic()(obs).squeeze(-1)

@@ -6,7 +6,7 @@ one whose turn it is not, is never learned from as an actor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 from assay.algorithms.settings import ProximalSettings, Unused
 from assay.buffers.rollout import Rollout
 from assay.core.types import (
+    ACTION_MASK,
     AGENT_OBS,
     AGENT_REWARD,
     AGENT_TERMINATED,
@@ -33,6 +34,7 @@ from assay.core.types import (
 from assay.functional import losses
 from assay.functional.turns import turns_gae_numpy
 from assay.networks.normalize import RunningMoments
+from assay.policies.forward import Forward
 from assay.policies.team import Crew, Sharing
 
 _PLAIN = ("normalize_obs", "normalize_reward")
@@ -114,27 +116,27 @@ def team_values(values: Any, data: Rollout, tensors: Any) -> tuple[Tree, np.ndar
     """Return joint observations [T * N] as tensors, and V of each agent now and after, [T, N, A].
 
     Args:
-        values: Gives [B, A] of joint observations [B, ...], in the units of rewards.
+        values: Gives [B, A] of joint observations [B, ...] in NumPy, in the units of rewards.
         data: The rollout.
         tensors: Turns NumPy observations into tensors.
     """
     length, envs, finals = data.length, data.num_envs, data.finals
     flat = tree_map(lambda x: x.reshape(length * envs, *x.shape[2:]), data.obs)
     obs = tensors(flat)
-    value = values(obs).reshape(length, envs, -1)
-    next_value = np.concatenate([value[1:], values(tensors(data.last_obs))[None]])
+    value = values(flat).reshape(length, envs, -1)
+    next_value = np.concatenate([value[1:], values(data.last_obs)[None]])
     if finals is not None:
-        next_value[finals.step, finals.env] = values(tensors(finals.obs))
+        next_value[finals.step, finals.env] = values(finals.obs)
     return obs, value, next_value
 
 
 def crew_values(
-    crews: Sequence[Crew], nets: Iterable[Any], scales: ValueScales, obs: Tree
+    crews: Sequence[Crew], critics: Sequence[Forward], scales: ValueScales, obs: Tree
 ) -> np.ndarray:
     """Return V [B, A] of what each agent sees of joint observations, in the units of rewards."""
     value = np.zeros(obs[AGENT_OBS].shape[:2], np.float32)
-    for i, (crew, net) in enumerate(zip(crews, nets, strict=True)):
-        own = net.value(crew.see(obs)).cpu().numpy().reshape(len(value), crew.size)
+    for i, (crew, critic) in enumerate(zip(crews, critics, strict=True)):
+        own = critic.call(crew.see(obs)).reshape(len(value), crew.size)
         value[:, list(crew.members)] = scales.real(i, own)
     return value
 
@@ -177,6 +179,7 @@ class TeamLearner(Protocol):
     crews: tuple[Crew, ...]
     scales: ValueScales
     device: torch.device
+    central: bool  # whether the loss reads more than what single agents see
 
     def tensors(self, tree: Tree) -> Tree:
         """Return NumPy arrays as tensors."""
@@ -185,7 +188,7 @@ class TeamLearner(Protocol):
         """Report values."""
 
     def team_value(self, obs: Tree) -> np.ndarray:
-        """Return V [B, A] of joint observations as tensors, in the units of rewards."""
+        """Return V [B, A] of joint observations in NumPy, in the units of rewards."""
 
 
 def team_columns(
@@ -235,6 +238,8 @@ def prepare_team(
     columns = team_columns(learner, data, value, next_value, only)
     size = data.length * data.num_envs
     rows = {k: torch.from_numpy(v.reshape(size, *v.shape[2:])) for k, v in columns.items()}
+    if not learner.central:  # what is not read need not be gathered for every minibatch
+        obs = {k: v for k, v in obs.items() if k in (AGENT_OBS, ACTION_MASK)}
     return pack("obs", obs) | {k: v.to(learner.device) for k, v in rows.items()}
 
 

@@ -24,8 +24,8 @@ CONTACT_FORCE = 1e2
 CONTACT_MARGIN = 1e-3
 AGENT_SIZE = 0.15  # radius in simple_spread
 
-# Nothing, left, right, down, up: as forces before they are scaled.
-_MOVES = np.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
+# Nothing, left, right, down, up: as forces.
+_PUSHES = np.array([[0.0, -1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, -1.0, 1.0]]) * SENSITIVITY
 # The landmarks' colours in simple_speaker_listener; one of them is what the speaker sees.
 _COLOURS = np.array([[0.65, 0.15, 0.15], [0.15, 0.65, 0.15], [0.15, 0.15, 0.65]])
 _FOREVER = 2**62
@@ -37,28 +37,28 @@ def _limit(max_cycles: int, max_episode_steps: int) -> int:
 
 
 def _forces(actions: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the forces [N, ..., 2] of movers' actions: [N, ...] choices, or [N, ..., 5] numbers.
+    """Return the forces [2, ...] of movers' actions: [...] choices, or [..., 5] numbers.
 
     Of numbers, opposite directions are subtracted from each other.
     """
     if actions.dtype.kind in "iu":
-        return _MOVES[actions] * SENSITIVITY
+        return _PUSHES.take(actions, 1)
     pushes = np.clip(actions, 0.0, 1.0)
-    net = np.stack([pushes[..., 2] - pushes[..., 1], pushes[..., 4] - pushes[..., 3]], -1)
+    net = np.stack([pushes[..., 2] - pushes[..., 1], pushes[..., 4] - pushes[..., 3]])
     return net.astype(np.float64) * SENSITIVITY
 
 
-def _moved(
-    position: NDArray[Any], velocity: NDArray[Any], force: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return positions and velocities after one step: the old velocity moves, the force changes."""
-    return position + velocity * DT, velocity * (1 - DAMPING) + force * DT
+def _move(position: NDArray[Any], velocity: NDArray[Any], force: NDArray[Any]) -> None:
+    """Make one step in place: the old velocity moves, the force changes it."""
+    position += velocity * DT
+    velocity *= 1 - DAMPING
+    velocity += force * DT
 
 
 def _length(gap: NDArray[Any]) -> NDArray[Any]:
-    """Return the lengths [...] of vectors [..., 2]."""
-    x, y = gap[..., 0], gap[..., 1]
-    return np.sqrt(x * x + y * y)
+    """Return the lengths [...] of vectors [2, ...]."""
+    square = gap * gap
+    return np.sqrt(square[0] + square[1])
 
 
 class SimpleSpread(NativeTeam):
@@ -89,57 +89,65 @@ class SimpleSpread(NativeTeam):
         # Positions of agents and landmarks, and velocities of agents: [3 N, 2].
         super().__init__(num_envs, limit, agents, variables=6 * N, state=N * width)
         self.count, self.local_ratio, self._width = N, local_ratio, width
+        # Bodies are the agents and then the landmarks.
         self._pairs = list(itertools.combinations(range(N), 2))
-        self._ends = np.array(self._pairs, np.int64).reshape(-1, 2).T  # [2, pairs]
-        others = [[j for j in range(N) if j != i] for i in range(N)]
-        self._others = np.array(others, np.int64).reshape(N, N - 1)
+        gaps = [(i, N + j) for i in range(N) for j in range(N)] + self._pairs
+        self._ends = np.array(gaps, np.int64).T  # [2, N * N + pairs]
+        shown = [[*range(N, 2 * N), *(j for j in range(N) if j != i)] for i in range(N)]
+        self._shown = np.array(shown, np.int64).T  # [2 N - 1, N], to each agent
 
     def _start(self, rng: np.random.Generator) -> NDArray[Any]:
         n = self.count
         return np.concatenate([rng.uniform(-1, +1, 4 * n), np.zeros(2 * n)])
 
-    def _parts(self, variables: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def _parts(self, variables: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return where bodies are [2, 2 N, rows], and the velocities of agents [2, N, rows].
+
+        Rows come last, and lie one behind the other: there are more of them than of all else.
+        """
         n = self.count
-        parts = variables.reshape(len(variables), 3 * n, 2)
-        return parts[:, :n], parts[:, n : 2 * n], parts[:, 2 * n :]
+        parts = variables.T.reshape(3 * n, 2, len(variables)).swapaxes(0, 1)
+        return parts[:, : 2 * n], parts[:, 2 * n :]
 
     def _advance(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        place, landmarks, velocity = self._parts(self._variables)
-        force, (one, two) = _forces(actions), self._ends
+        bodies, velocity = self._parts(self._variables)
+        n, force = self.count, _forces(actions.swapaxes(0, 1))
+        one, two = self._ends
         if self._pairs:
-            gap = place[:, one] - place[:, two]
-            distance = _length(gap)
+            gap = bodies.take(one[n * n :], 1) - bodies.take(two[n * n :], 1)
+            distance = _length(gap)  # [pairs, rows]
             # How deep two agents are in each other, softly.
-            depth = -(distance - 2 * AGENT_SIZE) / CONTACT_MARGIN
-            depth = np.logaddexp(0, depth) * CONTACT_MARGIN
-            push = CONTACT_FORCE * gap / distance[..., None] * depth[..., None]
+            depth = np.logaddexp(0, (2 * AGENT_SIZE - distance) / CONTACT_MARGIN) * CONTACT_MARGIN
+            push = CONTACT_FORCE * gap / distance * depth
             for pair, (i, j) in enumerate(self._pairs):
                 force[:, i] += push[:, pair]
                 force[:, j] -= push[:, pair]
-        place[:], velocity[:] = _moved(place, velocity, force)
-        # [N, agents, landmarks] to [N, landmarks]
-        nearest = _length(place[:, :, None] - landmarks[:, None]).min(1)
-        common = np.zeros(self.num_envs)
-        for landmark in range(self.count):
-            common -= nearest[:, landmark]
-        own = np.zeros((self.num_envs, self.count))
-        if self._pairs:
-            bumped = _length(place[:, one] - place[:, two]) < 2 * AGENT_SIZE
-            for pair, (i, j) in enumerate(self._pairs if bumped.any() else ()):
-                own[:, i] -= bumped[:, pair]
-                own[:, j] -= bumped[:, pair]
-        reward = common[:, None] * (1 - self.local_ratio) + own * self.local_ratio
+        _move(bodies[:, :n], velocity, force)
+        distance = _length(bodies.take(one, 1) - bodies.take(two, 1))
+        # [agents, landmarks, rows] to [landmarks, rows]
+        nearest = distance[: n * n].reshape(n, n, -1).min(0)
+        common = -nearest[0]
+        for landmark in nearest[1:]:
+            common -= landmark
+        reward = np.repeat(common[:, None] * (1 - self.local_ratio), n, 1)
+        bumped = distance[n * n :] < 2 * AGENT_SIZE
+        if np.count_nonzero(bumped):
+            own = np.zeros((n, self.num_envs))
+            for (i, j), both in zip(self._pairs, bumped, strict=True):
+                own[i] -= both
+                own[j] -= both
+            reward += own.T * self.local_ratio
         return reward, np.zeros(self.num_envs, np.bool_)
 
     def _look(self, variables: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        place, landmarks, velocity = self._parts(variables)
+        bodies, velocity = self._parts(variables)
         rows, n = len(variables), self.count
-        to_landmarks = landmarks[:, None] - place[:, :, None]
-        to_others = place[:, self._others] - place[:, :, None]
+        place = bodies[:, :n]
         seen = np.zeros((rows, n, self._width), np.float32)  # the last ones are silence
-        seen[..., :2], seen[..., 2:4] = velocity, place
-        seen[..., 4 : 4 + 2 * n] = to_landmarks.reshape(rows, n, -1)
-        seen[..., 4 + 2 * n : 2 + 4 * n] = to_others.reshape(rows, n, -1)
+        vectors = seen.reshape(rows, n, -1, 2).T  # [2, width / 2, N, rows]
+        vectors[:, 0], vectors[:, 1] = velocity, place
+        shown = bodies.take(self._shown, 1)  # [2, 2 N - 1, N, rows]
+        np.subtract(shown, place[:, None], out=vectors[:, 2 : 1 + 2 * n], casting="same_kind")
         return seen, seen.reshape(rows, -1)
 
 
@@ -173,12 +181,12 @@ class SimpleSpeakerListener(NativeTeam):
 
     def _advance(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         state = self._variables
-        force = _forces(actions[:, 1])
+        force = _forces(actions[:, 1]).T
         if actions.dtype.kind in "iu":
             state[:, 11:] = np.eye(3)[actions[:, 0]]
         else:
             state[:, 11:] = np.clip(actions[:, 0, :3], 0.0, 1.0)
-        state[:, 1:3], state[:, 3:5] = _moved(state[:, 1:3], state[:, 3:5], force)
+        _move(state[:, 1:3], state[:, 3:5], force)
         goal = state[:, 0].astype(np.int64)
         landmark = state[:, 5:11].reshape(-1, 3, 2)[np.arange(len(state)), goal]
         reward = -np.square(state[:, 1:3] - landmark).sum(-1)

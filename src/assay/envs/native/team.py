@@ -81,7 +81,7 @@ class NativeTeam(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
         if ACTION_MASK in joint[0].spaces:
             counts = self._counts[:, None]
             self._mask = (np.arange(counts.max()) < counts).astype(np.int8).reshape(-1)
-        self._variables = np.zeros((num_envs, variables))
+        self._variables = np.zeros((variables, num_envs)).T  # the copies lie one behind the other
         self._elapsed = np.zeros(num_envs, np.int64)
         self._rngs: list[np.random.Generator] = []
         self.outcome = nothing_happened(num_envs, self.team.size)
@@ -150,7 +150,7 @@ class NativeTeam(VectorEnv[Obs, NDArray[Any], NDArray[Any]]):
             fresh = self._obs(self._variables[rows])
             for key, part in fresh.items():
                 obs[key][rows] = part
-        return obs, reward.mean(1), terminated, truncated, info
+        return obs, np.add.reduce(reward, 1) / size, terminated, truncated, info
 
     def _refuse_outside(self, actions: NDArray[Any]) -> None:
         if actions.dtype.kind in "iu":
