@@ -230,13 +230,14 @@ class Progress:
         if clock is None or activity is None:
             return
         doing = activity.doing
-        if activity.stopping and not self._said_stopping:
+        if clock.stopping and not self._said_stopping:
             self._said_stopping = True
-            over = "the rollout" if clock.collected else "the update"
-            over = {"evaluating": "the evaluation", "saving": "the checkpoint"}.get(doing, over)
+            over = "step" if clock.collected else "update"
+            over = {"evaluating": "step", "saving": "checkpoint"}.get(doing, over)
+            begun = ", and evaluates after a resume" if doing == "evaluating" else ""
             self.bars.message(
-                f"{self.label}: stopping; it saves when {over} is over. A second Ctrl-C ends it at "
-                "once, and what came after the last checkpoint is lost."
+                f"{self.label}: stopping; it saves when this {over} is over{begun}. A second "
+                "Ctrl-C ends it at once, and what came after the last checkpoint is lost."
             )
         done = clock.count + (clock.collected if clock.unit == "env_steps" else 0)
         self.bars.pulse(self.label, done, "collecting" if clock.collected else doing)

@@ -78,7 +78,7 @@ def train(
 
     Settings come from the algorithm's defaults, the shipped preset, --config, and KEY=VALUE, where
     later ones override earlier ones. `assay train --config RUN/config.yaml` starts the same run
-    again. Ctrl-C saves the run as soon as its rollout or evaluation is over, and `assay resume`
+    again. Ctrl-C saves the run after the step or update that it is at, and `assay resume`
     continues it; a second Ctrl-C ends it at once, at its last checkpoint.
     """
     from assay.cli.plan import choose_task, make_plan, read_settings, split_words
