@@ -256,13 +256,15 @@ def test_the_memory_of_the_replay_is_printed_before_it_is_needed(cli: Cli) -> No
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     # Two observations of 4 floats, an action (int64), a reward and two flags (floats).
-    size = human_bytes(1000 * (2 * 4 * 4 + 8 + 3 * 4))
-    said = f"a replay of 1,000 transitions that grows to {size}"
+    # Of 1,000 that it may keep, the run fills 64.
+    size = human_bytes(64 * (2 * 4 * 4 + 8 + 3 * 4))
+    said = f"a replay of 64 transitions that grows to {size}"
     assert result.stderr.splitlines()[0].endswith(said)
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_advice(cli: Cli, root: Path) -> None:
-    big = ("dqn", "CartPole-v1", "buffer_size=1_000_000_000_000", "compile=false")
+    size = "1_000_000_000_000"
+    big = ("dqn", "CartPole-v1", f"buffer_size={size}", f"env_steps={size}", "compile=false")
     for options in ([], ["--seeds", 2]):
         result = cli("train", *big, *options)
         assert result.exit_code == 2
