@@ -322,8 +322,12 @@ def _rewards(trace: _Trace) -> CheckResult:
             detail = f"in step {step}, the reward is {values[-1]}"
             return CheckResult("rewards", False, detail, "Return a finite reward at every step.")
     low, high = min(values), max(values)
+    detail = f"finite, from {low:.3g} to {high:.3g}"
     fix = "Scale rewards, or normalise them." if max(-low, high) > 10 * _LARGE else None
-    return CheckResult("rewards", True, f"finite, from {low:.3g} to {high:.3g}", fix)
+    if any(np.ndim(reward) for reward in trace.rewards):
+        detail += ", in arrays of one number each"
+        fix = "Return a float: Assay takes the number, and other libraries may not."
+    return CheckResult("rewards", True, detail, fix)
 
 
 def _flags(trace: _Trace) -> CheckResult:
