@@ -549,7 +549,10 @@ def _making_failure(error: BaseException, spec: EnvSpec) -> AssayError:
         for start, (package, extra) in _EXTRAS.items():
             if str(spec.entry_point).startswith(start):
                 return MissingExtraError(package, extra, f"The environment '{spec.id}'")
-        return EnvError(f"'{spec.id}' needs a package that is not installed: {error}")
+        newest = gym.envs.registration.find_highest_version(spec.namespace, spec.name)
+        newer = newest is not None and newest > (spec.version or 0)
+        fix = f"Use '{_VERSION.sub(f'-v{newest}', spec.id)}'." if newer else None
+        return EnvError(f"'{spec.id}' needs a package that is not installed: {error}", fix)
     return env_failure(error, f"'{spec.id}' could not be made")
 
 

@@ -57,7 +57,7 @@ _ELSEWHERE = {
     "exploration_initial_eps": ("epsilon",), "max_gradient_norm": ("max_grad_norm",),
     "grad_clip": ("max_grad_norm",), "n_eval_episodes": ("eval_episodes",),
     "eval_freq": ("eval_every",), "save_freq": ("checkpoint_every",),
-    "options": ("reset_options",),
+    "options": ("reset_options",), "encoder": ("cnn",),
 }  # fmt: skip
 # What names the folder of a run, here or elsewhere; no setting does.
 _PLACES = ("name", "root", "run_name", "exp_name", *OTHER_NAMES_OF_RUN_FOLDER)
