@@ -106,6 +106,15 @@ def test_who_stops_a_run_hears_at_once_what_it_waits_for() -> None:
     )
 
 
+def test_who_stops_a_run_that_is_being_saved_hears_that() -> None:
+    bars = make_bars(now=lambda: 0.0)
+    progress, clock = Progress(bars, "ppo"), Clock(1000, collected=3, stopping=True)
+    progress(RunStarted(Path("runs/x"), clock, resumed=False, activity=Activity("saving")))
+    progress.beat()
+    assert lines_of(bars)[0].startswith("ppo: stopping; it is being saved. A second Ctrl-C")
+    assert progress.collected == 3
+
+
 def test_more_steps_than_the_budget_are_all_of_it() -> None:
     bars = make_bars()
     bars.update("x", 1100, 1000, evaluations=[1.0])

@@ -171,8 +171,9 @@ def train_one(label: str, start: Callable[[Progress], Any], *, quiet: bool, as_j
         show_results([result])
         output.say(f"Run: {run.path}")
     if result["status"] == "interrupted":
+        kept = f", with {progress.collected:,} steps after it" if progress.collected else ""
         output.note(
-            f"Saved at {result['unit']}={int(Path(result['checkpoint']).name):,}. "
+            f"Saved at {result['unit']}={int(Path(result['checkpoint']).name):,}{kept}. "
             f"Resume with: {resume_command(run.path)}"
         )
         raise typer.Exit(output.EXIT_INTERRUPTED)
