@@ -230,8 +230,10 @@ def drawable(config: RunConfig) -> Callable[..., gym.Env[Any, Any]]:
 
     def make(render_mode: str) -> gym.Env[Any, Any]:
         settings = {**config.run.env_kwargs, "render_mode": render_mode}
-        limit = config.run.max_episode_steps
-        return make_env(config.env, env_kwargs=settings, max_episode_steps=limit)
+        limit, options = config.run.max_episode_steps, config.run.reset_options
+        return make_env(
+            config.env, env_kwargs=settings, reset_options=options, max_episode_steps=limit
+        )
 
     return make
 

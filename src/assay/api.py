@@ -20,18 +20,18 @@ from assay.algorithms.base import Algorithm
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
 from assay.core.paths import runs_root
-from assay.core.types import Clock
+from assay.core.types import Action, Clock, Tree
 from assay.envs.make import EnvLike, look_at
 from assay.envs.recorded import NO_ENV
 from assay.envs.start_check import check_start
 from assay.envs.vector import Vector
-from assay.evaluation.evaluate import EvaluationResult, evaluate, save_evaluation
+from assay.evaluation.evaluate import Around, EvaluationResult, evaluate, save_evaluation
 from assay.evaluation.game import evaluate_strategy, policy_strategy
 from assay.experts.choose import choose, named
 from assay.experts.reward_model import LearnedReward
 from assay.experts.rewards import chosen_reward
 from assay.loops.config import Look, RunConfig, resolve
-from assay.loops.events import Callback
+from assay.loops.events import Callback, StoppedError
 from assay.loops.recorded import env_of
 from assay.loops.run_settings import FineTuneSettings
 from assay.loops.training import Evaluator, Training
@@ -355,6 +355,21 @@ def _measure(
     return evaluate(player, vector, episodes=episodes, seed=seed, explore=sampled)
 
 
+class _Stoppable(Around):
+    """An algorithm whose run may be stopped at every step of an evaluation."""
+
+    def __init__(self, algorithm: Algorithm, clock: Clock) -> None:
+        super().__init__(algorithm)
+        self.clock = clock
+        self.policy = getattr(algorithm, "policy", None)  # an algorithm may act by itself
+
+    def act(self, obs: Tree, carry: Tree, explore: bool) -> Action:
+        """Act, unless the run is stopping."""
+        if self.clock.stopping:
+            raise StoppedError
+        return self.agent.act(obs, carry, explore)
+
+
 def _training(
     config: RunConfig,
     directory: RunDirectory,
@@ -370,7 +385,8 @@ def _training(
         seed = seeding.derive_seed(config.run.seed, "evaluation")
 
         def evaluator(algorithm: Algorithm, clock: Clock) -> EvaluationResult:
-            result = _measure(algorithm, algorithm, vector, config.run.eval_episodes, seed)
+            player = _Stoppable(algorithm, clock)
+            result = _measure(algorithm, player, vector, config.run.eval_episodes, seed)
             save_evaluation(directory, clock.count, result, unit=clock.unit)
             return result
 

@@ -235,9 +235,12 @@ def _replay(run: Run, agent: Agent, vector: Vector) -> ReplayBuffer:
     assert isinstance(needs, ReplayNeeds)
     spaces = Spaces(vector.observations.space, vector.actions.space)
     shape = SimpleNamespace(
-        spaces=spaces, num_envs=run.config.run.num_envs, frame_stack=vector.frame_stack
+        spaces=spaces,
+        num_envs=run.config.run.num_envs,
+        frame_stack=vector.frame_stack,
+        resets_in_steps=vector.resets_in_steps,
     )
-    replay = make_replay(needs, shape, "cpu", derive_rng(0, "replay"))
+    replay = make_replay(needs, shape, "cpu", derive_rng(0, "replay"), run.config.run.total)
     assert isinstance(replay, ReplayBuffer)
     replay.load_sections(checkpoint.read_checkpoint(place, names))
     return replay

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -113,6 +114,8 @@ def test_a_wrong_option_is_a_mistake_too(cli: Cli) -> None:
         (["train", "ppo", "CartPole-v1", "--name", "../up"], ["'../up' cannot be the name"]),
         (["train", "ppo", "CartPole-v1", "--root", "/dev/null/runs"], ["/dev/null/runs"]),
         (["train", "ppo", "no_such_module:Maze-v0"], ["no module 'no_such_module'"]),
+        (["train", "ppo", "CartPole-v1", "--name", "x" * 300, "--root", "."], ["too long"]),
+        (["resume", "x" * 300], ["too long", "a shorter one"]),
         (["resume", "nowhere"], ["no run at", "nowhere"]),
         (["evaluate", "nowhere"], ["no run at", "nowhere"]),
         (["export", "nowhere", "--onnx"], ["no run at", "nowhere"]),
@@ -231,6 +234,18 @@ def test_a_missing_extra_is_named(cli: Cli, runs: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     message = failed(cli("export", runs / "a" / "seed-1", "--onnx"))
     assert "pip install 'assay[onnx]'" in message
+
+
+def test_an_export_that_nothing_can_run_says_so(
+    cli: Cli, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxscript")
+    real = importlib.util.find_spec
+    hidden = lambda name, *rest: None if name == "onnxruntime" else real(name, *rest)  # noqa: E731
+    monkeypatch.setattr("importlib.util.find_spec", hidden)
+    done = cli("export", runs / "a" / "seed-1", "--onnx", "--out", tmp_path / "policy.onnx")
+    assert done.exit_code == 0 and "Checked" not in done.output and "nan" not in done.output
+    assert "Not checked, because onnxruntime is missing: pip install 'assay[onnx]'" in done.stderr
 
 
 def test_a_bug_shows_its_traceback() -> None:

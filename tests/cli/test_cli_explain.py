@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,19 @@ def test_videos_that_are_refused(
     done = cli("plot", *arguments)
     assert done.exit_code == 2 and message in done.stderr
     assert not Path("video.gif").exists() and not Path("x.png").exists()
+
+
+def test_a_run_that_is_read_only_is_explained_elsewhere(
+    cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known before anything is played, and --out names another place."""
+    place = runs / "a" / "seed-1"
+    real = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != place and real(path, mode)
+    )  # root may write anywhere
+    done = cli("explain", "a/seed-1", "--episodes", 1, "--states", 4)
+    assert done.exit_code == 2 and done.stdout == ""
+    assert f"'{place}' is read-only." in done.stderr and "--out FILE" in done.stderr
+    done = cli("explain", "a/seed-1", "--episodes", 1, "--states", 4, "--out", "why.html")
+    assert "Page: why.html" in done.stdout and Path("why.html").exists()

@@ -93,15 +93,26 @@ def test_a_long_rollout_and_a_long_evaluation_give_lines_too() -> None:
 
 def test_who_stops_a_run_hears_at_once_what_it_waits_for() -> None:
     bars = make_bars(now=lambda: 0.0)
-    progress, activity = Progress(bars, "ppo"), Activity()
-    progress(RunStarted(Path("runs/x"), Clock(1000), resumed=False, activity=activity))
+    progress, activity, clock = Progress(bars, "ppo"), Activity(), Clock(1000)
+    progress(RunStarted(Path("runs/x"), clock, resumed=False, activity=activity))
     progress.beat()
     assert lines_of(bars) == []
-    activity.stopping, activity.doing = True, "evaluating"
+    clock.stopping, activity.doing = True, "evaluating"
     progress.beat()
     progress.beat()
     (said,) = lines_of(bars)
-    assert said.startswith("ppo: stopping; it saves when the evaluation is over. A second Ctrl-C")
+    assert said.startswith(
+        "ppo: stopping; it saves when this step is over, and evaluates after a resume. A second "
+    )
+
+
+def test_who_stops_a_run_that_is_being_saved_hears_that() -> None:
+    bars = make_bars(now=lambda: 0.0)
+    progress, clock = Progress(bars, "ppo"), Clock(1000, collected=3, stopping=True)
+    progress(RunStarted(Path("runs/x"), clock, resumed=False, activity=Activity("saving")))
+    progress.beat()
+    assert lines_of(bars)[0].startswith("ppo: stopping; it is being saved. A second Ctrl-C")
+    assert progress.collected == 3
 
 
 def test_more_steps_than_the_budget_are_all_of_it() -> None:

@@ -248,7 +248,7 @@ def test_their_environments_pass_the_checks(env: str) -> None:
 
 
 def gone() -> None:
-    raise ModuleNotFoundError("No module named 'it'", name="it")
+    raise ModuleNotFoundError("No module")
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -272,6 +272,28 @@ def test_an_id_of_a_missing_package_names_the_extra(
 
 
 FIELDS = ("name", "ids", "example", "package", "extra")
+
+
+@pytest.mark.parametrize(
+    ("error", "package"),
+    [
+        (ModuleNotFoundError("No module named 'minigrid'", name="minigrid"), "minigrid"),
+        (ModuleNotFoundError("No module named 'pygame.font'", name="pygame.font"), "pygame"),
+        (gym.error.DependencyNotInstalled("MuJoCo is not installed"), "minigrid"),
+    ],
+)
+def test_what_a_package_lacks_itself_is_named(error: Exception, package: str) -> None:
+    def register() -> None:
+        raise error
+
+    family = Family(*(getattr(families.MINIGRID, field) for field in FIELDS), register)
+    with pytest.raises(MissingExtraError, match=rf"needs the package '{package}'.*\n.*minigrid"):
+        family.load("MiniGrid-Empty-5x5-v0")
+
+
+def test_an_old_version_that_cannot_be_made_names_the_newest() -> None:
+    with pytest.raises(EnvError, match=r"(?s)'HalfCheetah-v3' needs.*Use 'HalfCheetah-v5'."):
+        make_vector("HalfCheetah-v3", 1)
 
 
 def test_an_id_that_a_family_does_not_have_gets_the_nearest() -> None:

@@ -6,6 +6,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -96,6 +97,7 @@ def test_a_choice_that_is_none_is_refused_at_any_time(
         ({"reward": None}, "the reward is None; a number was expected"),
         ({"reward": "1"}, "the reward is '1'; a number was expected"),
         ({"reward": np.ones(2)}, r"the reward is array\(\[1., 1.\]\)"),
+        ({"reward": [1.0]}, r"the reward is \[1.0\]; a number was expected"),
         ({"reward": float("nan")}, "returned the reward nan"),
         ({"obs": np.zeros(2, np.float32)}, r"shape \(2,\).* declares shape \(1,\)"),
         ({"obs": np.array([1j])}, "dtype complex128, but its space declares"),
@@ -255,3 +257,20 @@ def test_an_error_with_a_screen_is_left_as_it_is(
     with pytest.raises(EnvError) as caught:
         assay.train("ppo", Draws, root=tmp_path, **QUICK)
     assert caught.value.fix is None
+
+
+@pytest.mark.parametrize("reward", [np.array([1.5]), np.array([[1.5]]), np.array(1.5), 1.5])
+def test_an_array_of_one_number_is_a_reward(reward: Any, tmp_path: Path) -> None:
+    run = assay.train("ppo", partial(Odd, reward), root=tmp_path, max_episode_steps=4, **QUICK)
+    assert run.evaluate(episodes=1).mean == 6.0
+    found = next(one for one in check_env(partial(Odd, reward)) if one.name == "rewards")
+    assert found.ok and ("Return a float" in (found.fix or "")) == (np.ndim(reward) > 0)
+
+
+def test_rewards_of_a_vector_environment_are_one_number_each() -> None:
+    envs = SyncVectorEnv([Counter] * 2)
+    with mock.patch.object(envs, "_rewards", np.zeros((2, 1))):
+        vector = make_vector(envs)
+        vector.reset(0)
+        with pytest.raises(EnvError, match=r"shape \(2, 1\).*\n.*reward.reshape\(num_envs\)"):
+            vector.step(np.zeros(2, np.int64))

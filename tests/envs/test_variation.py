@@ -458,9 +458,10 @@ class Heavy(Target):
         ([-0.1, 2], "mass=-0.1, and the environment cannot have it: .*no negative", "sync"),
         ({"gaussian": [1, 0.4]}, "mass=-0.236", "sync"),
         ([2, 7], "mass=7, and .* the reward nan", "sync"),
+        ({"choice": [1, -2, 3]}, "mass=-2, and the environment cannot have it: .*no neg", "sync"),
     ],
 )
-def test_both_ends_of_a_range_are_tried_before_a_run_begins(
+def test_the_ends_of_a_range_and_all_choices_are_tried_before_a_run_begins(
     given: Any, message: str, backend: Any, tmp_path: Path
 ) -> None:
     settings = _settings(tmp_path, backend=backend, eval_every=0)

@@ -281,6 +281,13 @@ def test_a_run_is_resumed_and_acts(tmp_path: Path) -> None:
         (Count, {"action_delay": 10**9}, "The wrapper action_delay would keep 7,629 MiB"),
         (Picture, {"resize": 10**6}, "The wrapper resize would keep"),
         (Picture, {"scale_reward": 0}, "factor=0"),
+        (Picture, {"scale_reward": 1e308}, "factor=1e+308: input should be less than or equal to"),
+        (
+            "CartPole-v1",
+            {"noise": 1e300},
+            "std=1e+300: input should be less than or equal to 1000000000",
+        ),
+        (Picture, "resize", "For example wrappers=[{resize: {height: 84}}]"),
         (partial(gym.make, "CartPole-v1"), "rescale", "[{clip_obs: 10}, rescale]"),
         (Count, {"hide_sensors": []}, "sensors=[]: expected a list of 1 or more"),
         (Count, "grey", "is for images"),

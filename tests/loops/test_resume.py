@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -23,13 +24,19 @@ import pytest
 from gymnasium import spaces
 
 import assay
+from assay.buffers.rollout import Rollout
 from assay.core.errors import RunError
 from assay.core.seeding import derive_rng
 from assay.envs.env_snapshot import load_env_state, save_env_state
 from assay.envs.make import make_vector
 from assay.loops.events import RunStarted
 from assay.runs import checkpoint
-from assay.testing.algorithms import assert_same_run, last_checkpoint, run_metrics
+from assay.testing.algorithms import (
+    assert_same_run,
+    last_checkpoint,
+    run_metrics,
+    stop_when_called,
+)
 from assay.testing.envs import Drifting
 
 PATIENCE = 120.0  # seconds that a process may take, on a machine that is busy with other things
@@ -245,6 +252,51 @@ def assert_lines(case: str, path: Path) -> None:
     stride = settings["num_envs"] * settings.get("horizon", 1)
     due = [-(-n // stride) * stride for n in range(every, total, every)]
     assert evaluated == [*due, total]
+
+
+ON_POLICY = [case for case in CASES if "horizon" in case_settings(case)]
+
+
+@pytest.mark.parametrize("case", [case for case in ON_POLICY if "unsaved" not in case])
+def test_stopped_in_rollouts(
+    case: str,
+    undisturbed: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A checkpoint in the middle of a rollout is as good as another, twice in a row."""
+    whole = undisturbed(case)
+    steps = stop_when_called(monkeypatch, Rollout, "write", 3, 10, 16 * 12 + 5)
+    path = train(case, "stopped", tmp_path)
+    assert len(steps) == 3 and newest(path) == 0
+    resume(case, path)
+    resume(case, path)
+    assert len(steps) == 16 * 12 + 5 and assay.open_run(path).status == "interrupted"
+    resume(case, path)
+    assert_same_run(whole, path)
+    assert_lines(case, path)
+
+
+@pytest.mark.parametrize("case", [case for case in ON_POLICY if "unsaved" in case])
+def test_stopped_in_a_rollout_where_nothing_can_be_saved(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was collected is kept, its episodes are cut there, and others begin."""
+    steps = stop_when_called(monkeypatch, Rollout, "write", 16 + 5)
+    path = train(case, "stopped", tmp_path)
+    kept = last_checkpoint(path)
+    assert newest(path) == 32 and kept["collector"]["filled"] == 5
+    part = kept["rollout"]["columns"]
+    assert len(part["reward"]) == 5 and part["truncated"][4].all()
+    assert kept["rollout"]["finals"]["step"][-2:].tolist() == [4, 4]
+    again = tmp_path / "again"
+    shutil.copytree(path, again)
+    for one in (path, again):
+        resume(case, one)
+        assert assay.open_run(one).status == "done"
+    assert_same_run(path, again)
+    assert len(steps) == 16 + 5 + 2 * (1280 // 2 - 16 - 5)
+    assert_lines(case, path)
 
 
 @pytest.mark.parametrize("case", ["dqn-native", "ppo-unsaved"])

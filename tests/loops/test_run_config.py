@@ -231,5 +231,5 @@ def test_the_environment_is_looked_at_as_the_run_will_make_it() -> None:
 
     given = {"env_kwargs": {"map_name": "8x8"}, "max_episode_steps": 7}
     resolve("ppo", "FrozenLake-v1", given, look=look)
-    assert seen == [given | {"embed_text": 0, "wrappers": ()}]
+    assert seen == [given | {"reset_options": {}, "embed_text": 0, "wrappers": ()}]
     assert look_at("FrozenLake-v1", seen[0]).spaces.observation.n == 64

@@ -21,8 +21,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import assay
 from assay.api import evaluation_vector
+from assay.buffers.rollout import Rollout
 from assay.core.errors import AssayError, ConfigError, EnvError, RunError
 from assay.core.types import tree_leaves
+from assay.evaluation import evaluate
 from assay.loops import events
 from assay.loops.config import resolve
 from assay.loops.training import Due, Training, choose_device
@@ -36,6 +38,7 @@ from assay.testing.algorithms import (
     assert_same_run,
     last_checkpoint,
     run_metrics,
+    stop_when_called,
 )
 from assay.testing.envs import Counting, Identity
 
@@ -47,6 +50,16 @@ SMALL: dict[str, Any] = {
 
 
 Train = Callable[..., Any]
+
+
+def stop_in_step(monkeypatch: pytest.MonkeyPatch, *at: int) -> list[None]:
+    """Stop runs in these steps of rollouts; return a list that counts the steps."""
+    return stop_when_called(monkeypatch, Rollout, "write", *at)
+
+
+def stop_in_evaluation(monkeypatch: pytest.MonkeyPatch, *at: int) -> list[None]:
+    """Stop runs in these steps of evaluations; return a list that counts the steps."""
+    return stop_when_called(monkeypatch, evaluate, "clip_to_space", *at)
 
 
 @pytest.fixture
@@ -201,6 +214,47 @@ class TestStop:
         assert run.status == "interrupted" and watch.events[-1] == ("RunEnded", 40)
         assert checkpoint.latest(run.directory.checkpoints_path).name.endswith("40")
         assert signal.getsignal(number) is before
+
+    def test_a_signal_in_a_rollout_is_heard_at_the_next_step(
+        self, train: Train, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        steps = stop_in_step(monkeypatch, 7)
+        run = train("a", horizon=25)
+        assert len(steps) == 7 and run.status == "interrupted"
+        assert assay.resume(run.path, env=Identity).status == "done"
+        assert len(steps) == 2 * 25
+        assert_same_run(train("whole", horizon=25).path, run.path)
+
+    @pytest.mark.parametrize("at", [3, 12], ids=["between", "last"])
+    def test_a_signal_in_an_evaluation_is_heard_at_its_next_step(
+        self, train: Train, monkeypatch: pytest.MonkeyPatch, at: int
+    ) -> None:
+        """The evaluation is made after the resume, in its place among the lines."""
+        options = {"log_every": 20, "eval_every": 50, "checkpoint_every": 30}
+        whole = train("whole", **options)
+        steps = stop_in_evaluation(monkeypatch, at)
+        run = train("a", **options)
+        assert len(steps) == at and run.status == "interrupted"
+        assert len(list(run.directory.evals())) == at // 10
+        again = assay.resume(run.path, env=Identity)
+        assert again.status == "done" and len(list(run.directory.evals())) == 2
+        assert_same_run(whole.path, again.path)
+
+    def test_a_resumed_evaluation_can_be_stopped_again(
+        self, train: Train, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = train("whole")
+        steps = stop_in_evaluation(monkeypatch, 3, 5)
+        run = train("a")
+        assert assay.resume(run.path, env=Identity).status == "interrupted" and len(steps) == 5
+        assert assay.resume(run.path, env=Identity).status == "done"
+        assert_same_run(whole.path, run.path)
+
+    def test_a_callback_that_stops_at_the_last_line_does_not_cost_the_evaluation(
+        self, train: Train
+    ) -> None:
+        run = train("a", callbacks=[Watch(("Logged", 100), lambda: assay.STOP)])
+        assert run.status == "done" and len(list(run.directory.evals())) == 10
 
     def test_the_second_one_at_once(self, train: Train, tmp_path: Path) -> None:
         def twice() -> None:

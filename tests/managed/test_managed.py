@@ -15,7 +15,7 @@ import pytest
 
 import assay
 from assay.core import registry
-from assay.core.errors import AssayError, ConfigError, RunError
+from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
 from assay.loops.config import RunConfig
 from assay.managed.classes import OWN, algorithm_class
 from assay.managed.stub import COMMAND, PLACE, render
@@ -179,12 +179,24 @@ def test_offline_algorithms_learn_from_data(place: Path) -> None:
 def test_imitators_take_experts_that_are_objects(place: Path) -> None:
     settings = TINY | {"expert": lambda obs: 1, "hidden": (16,)}
     made = assay.DAgger("CartPole-v1", **settings).train(64)
-    # It keeps all that it asked about, and has made room for as much.
+    # It keeps all that it asked about: with more steps there is more room.
+    assert made.train(64).agent.clock.env_steps == 128
+    assert made.predict(np.zeros(4)) in (0, 1)
+
+
+def test_a_budget_that_the_state_does_not_fit_leaves_the_run_as_it_was(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = assay.DQN("CartPole-v1", **SMALL).train(64)
+
+    def refuse(*state: Any) -> None:
+        raise CheckpointError("It does not fit.")
+
+    monkeypatch.setattr(registry.get("dqn"), "load_state", refuse)
     text = refused(ConfigError, lambda: made.train(64))
-    assert "budget=128: dagger cannot go on with it" in text
+    assert "budget=128: dqn cannot go on with it. It does not fit." in text
     assert made.run is not None and made.run.status == "done"
     assert assay.open_run(made.run.path).config == made.run.config
-    assert made.predict(np.zeros(4)) in (0, 1)
 
 
 def test_memory_is_carried_until_it_is_reset() -> None:

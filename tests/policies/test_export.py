@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,18 @@ def test_mistakes_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(MissingExtraError, match=r"assay\[onnx\]"):
         export_policy(algorithm.policy, tmp_path / "x.onnx", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own writer ends the process there."""
+
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(RunError, match="the disk is full"):
+        export_policy(make(*CASES["a2c"]).policy, tmp_path / "x.pt", "torchscript")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sampled_observations_lie_in_their_space() -> None:

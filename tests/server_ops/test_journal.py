@@ -149,7 +149,7 @@ def test_without_tensorboard_there_is_still_the_truth(
     tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(_: Path) -> Any:
-        raise MissingExtraError("tensorboard", "tensorboard", "Logging to TensorBoard")
+        raise MissingExtraError("tensorboard", None, "Logging to TensorBoard")
 
     monkeypatch.setattr(module, "TensorBoardSink", missing)
     journal.report(metrics(100))

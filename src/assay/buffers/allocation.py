@@ -118,7 +118,7 @@ def require_memory(
 def _too_large(needed: int, room: int, what: str, capacity: int | None, advice: str) -> ConfigError:
     fixes = []
     if capacity is not None and (fits := capacity * room // needed):
-        fixes.append(f"lower its capacity from {capacity:,} to at most {fits:,}")
+        fixes.append(f"lower its capacity (buffer_size) from {capacity:,} to at most {fits:,}")
     fix = ", or ".join([*fixes, *filter(None, [advice]), "run it where more memory is free"])
     return ConfigError(
         f"{what} needs {human_bytes(needed)} of memory; {human_bytes(room)} are available.",

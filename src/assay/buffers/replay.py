@@ -262,7 +262,10 @@ class ReplayBuffer(Sectioned):
     def load_state(self, state: State) -> None:
         """Restore what `state` returned."""
         head = section(state, HEAD)
-        same_settings(head["settings"], self._settings(), "replay")
+        # Of frames there may be some more than slots.
+        frames = [int(np.max(part["written"])) for part in head.get("frames", {}).values()]
+        written = max(int(np.max(head["heads"])), *frames, 0)
+        same_settings(head["settings"], self._settings(), "replay", written=written)
         set_rng_state(self._rng, head["rng"])
         self._set_heads(np.asarray(head["heads"]))
         self._tails[:] = head["tails"]

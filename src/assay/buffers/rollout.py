@@ -16,7 +16,7 @@ import numpy as np
 
 from assay.buffers.allocation import Spec, allocate, require_memory, space_spec, tree_bytes
 from assay.buffers.dataset import DatasetBuffer
-from assay.core.types import Array, Spaces, Tree, tree_map
+from assay.core.types import Array, Spaces, State, Tree, tree_map
 
 _COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid", "policy_weight")
 
@@ -244,6 +244,45 @@ class Rollout:
             obs, carry = (tree_map(lambda x: np.asarray(x)[None], tree) for tree in (obs, carry))
         envs = np.array(env, np.int64, ndmin=1)
         self._finals.append(Finals(np.full_like(envs, t), envs, _copied(obs), _copied(carry)))
+
+    def cut(self, t: int, obs: Tree, carry: Tree = None) -> None:
+        """Truncate after step t what goes on there, because all environments are reset.
+
+        Args:
+            t: The last step that was written.
+            obs: What followed it, leading axis N.
+            carry: The carry after it, alike.
+        """
+        rows = np.flatnonzero(self.valid[t] & ~self.terminated[t] & ~self.truncated[t])
+        self.truncated[t, rows] = True
+        if len(rows):
+            self.add_final(t, rows, *(tree_map(lambda x: x[rows], x) for x in (obs, carry)))
+
+    def state(self, filled: int) -> State:
+        """Return a rollout of which the first `filled` steps are written."""
+        finals = self.finals
+        return {
+            "columns": tree_map(lambda x: x[:filled], self._arrays),
+            "carry": self.runs.carry,
+            "finals": None
+            if finals is None
+            else {
+                "step": finals.step, "env": finals.env, "obs": finals.obs, "carry": finals.carry
+            },
+        }  # fmt: skip
+
+    def load_state(self, state: State) -> None:
+        """Restore what `state` returned."""
+        self.reset(state["carry"])
+        columns = state["columns"]
+        if columns["extras"] and not self.extras:
+            self._allocate_extras({name: x[0] for name, x in columns["extras"].items()})
+
+        def fill(array: np.ndarray, saved: np.ndarray) -> None:
+            array[: len(saved)] = saved
+
+        tree_map(fill, self._arrays, columns)
+        self.finals = None if state["finals"] is None else Finals(**state["finals"])
 
     def of_envs(self, first: int, last: int) -> Rollout:
         """Return the columns of the environments from `first` to before `last`, as views."""

@@ -210,7 +210,8 @@ class SequenceReplay(Sectioned):
     def load_state(self, state: State) -> None:
         """Restore what `state` returned."""
         head = section(state, HEAD)
-        same_settings(head["settings"], self._settings(), "sequence replay")
+        written = int(head["head"])
+        same_settings(head["settings"], self._settings(), "sequence replay", written=written)
         set_rng_state(self._rng, head["rng"])
         saved = head["open"]
         for part in (self._row, self._store, self._open):

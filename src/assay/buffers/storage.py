@@ -181,13 +181,24 @@ def as_array(values: Any) -> np.ndarray:
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
-def same_settings(found: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
+def same_settings(
+    found: Mapping[str, Any], expected: Mapping[str, Any], what: str, *, written: int | None = None
+) -> None:
     """Refuse the state of a buffer of another shape.
+
+    Args:
+        found: The settings that it was saved with.
+        expected: Those of the buffer.
+        what: What it is called.
+        written: Rows that were ever written to it. As long as neither buffer has so few `slots`
+            that one was overwritten, they lie at the same places.
 
     Raises:
         CheckpointError: Names the first setting that differs.
     """
     for key, value in expected.items():
+        if key == "slots" and written is not None and written <= min(found.get(key, 0), value):
+            continue
         if found.get(key) != value:
             raise CheckpointError(
                 f"The saved {what} has {key}={found.get(key)}; this one has {key}={value}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import typer
@@ -34,7 +35,7 @@ from assay.cli import (
     test,
     train,
 )
-from assay.core.errors import EXIT_USER_ERROR, AssayError
+from assay.core.errors import EXIT_USER_ERROR, AssayError, RunError
 
 
 class Verbs(TyperGroup):
@@ -54,6 +55,11 @@ class Verbs(TyperGroup):
                 return super().invoke(ctx)
         except AssayError as error:
             output.show_error(error)
+            raise typer.Exit(EXIT_USER_ERROR) from None
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            output.show_error(RunError("A name is too long for a file.", "Choose a shorter one."))
             raise typer.Exit(EXIT_USER_ERROR) from None
         except KeyboardInterrupt:
             output.note("Interrupted.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -10,6 +11,7 @@ import typer
 from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.shared_options import AsJson, RunName, RunsRoot
+from assay.core.errors import RunError
 
 if TYPE_CHECKING:
     from assay.explanation.report import Explanation
@@ -33,7 +35,9 @@ def explain(
     names: str = typer.Option(
         None, "--names", metavar="NAME,...", help="Names of the numbers of an observation."
     ),
-    html: Path = typer.Option(None, "--html", help="The page; by default RUN/explanation.html."),
+    html: Path = typer.Option(
+        None, "--out", "--html", help="The page; by default RUN/explanation.html."
+    ),
     root: RunsRoot = None,
     as_json: AsJson = False,
 ) -> None:
@@ -52,12 +56,17 @@ def explain(
     from assay.runs.files import replacing
 
     place = locate(run, root)
+    file = html or place / "explanation.html"
+    if file.parent.is_dir() and not os.access(file.parent, os.W_OK):
+        raise RunError(
+            f"The page '{file}' cannot be written: '{file.parent}' is read-only.",
+            "Give another place for it: --out FILE.",
+        )
     given = tuple(name.strip() for name in names.split(",")) if names else ()
     found = look(
         place, of=of, episodes=episodes, states=states, seed=seed, baseline=baseline,
         max_steps=max_steps, names=given,
     )  # fmt: skip
-    file = html or place / "explanation.html"
     with replacing(file) as draft:
         draft.write_text(page(found))
     if as_json:

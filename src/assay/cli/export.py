@@ -78,6 +78,9 @@ def _show(result: Export) -> None:
         output.say(f"  input {name}: {dtype} [batch{''.join(f', {n}' for n in shape)}]")
     shape, dtype = result.output
     output.say(f"  output action: {dtype} [batch{''.join(f', {n}' for n in shape)}]")
+    if not result.runtime:
+        output.note("Not checked, because onnxruntime is missing: pip install 'assay[onnx]'")
+        return
     output.say(
         f"Checked with {result.runtime} on {result.observations} observations: the largest "
         f"difference from the agent is {result.max_difference:.2g}"

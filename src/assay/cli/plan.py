@@ -178,6 +178,7 @@ def make_plan(
     from assay.envs.make import look_at
     from assay.loops.collect import refuse_levels
     from assay.loops.config import resolve
+    from assay.loops.off_policy import fillable
     from assay.loops.recorded import run_vector
     from assay.loops.run_settings import FineTuneSettings, GameSettings, OfflineSettings
     from assay.loops.training import build_algorithm, choose_device
@@ -189,7 +190,7 @@ def make_plan(
     device = choose_device(run.device)
     backend = "auto" if run.backend == "processes" else run.backend
     with run_vector(config, None, 1, backend) as vector:
-        spaces, frame_stack = vector.spaces, vector.frame_stack
+        spaces = vector.spaces
         observations, actions = vector.observations, vector.actions
         tree = vector.game_tree() if isinstance(run, GameSettings) else None
         # A trial on the CPU: several seeds may share one GPU, and the parent needs none of it.
@@ -202,12 +203,12 @@ def make_plan(
             vector.goal_functions()
     capacity, size = None, 0
     if isinstance(built.needs, ReplayNeeds):
-        capacity = built.needs.capacity
+        capacity = fillable(built.needs, vector, run.num_envs, run.total)
         size = replay_bytes(
             spaces,
             capacity,
             run.num_envs,
-            frame_stack=frame_stack,
+            frame_stack=vector.frame_stack,
             prioritized=built.needs.prioritized is not None,
         )
     source = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"

@@ -221,6 +221,11 @@ class Progress:
         self._activity: Activity | None = None
         self._said_stopping = False
 
+    @property
+    def collected(self) -> int:
+        """Return the steps of a rollout that the run was stopped in."""
+        return 0 if self._clock is None else self._clock.collected
+
     def beat(self) -> None:
         """Show what there is between two events: steps of a rollout, a long evaluation, a stop.
 
@@ -230,13 +235,16 @@ class Progress:
         if clock is None or activity is None:
             return
         doing = activity.doing
-        if activity.stopping and not self._said_stopping:
+        if clock.stopping and not self._said_stopping:
             self._said_stopping = True
-            over = "the rollout" if clock.collected else "the update"
-            over = {"evaluating": "the evaluation", "saving": "the checkpoint"}.get(doing, over)
+            over = "step" if clock.collected else "update"
+            what = {
+                "evaluating": "it saves when this step is over, and evaluates after a resume",
+                "saving": "it is being saved",
+            }.get(doing, f"it saves when this {over} is over")
             self.bars.message(
-                f"{self.label}: stopping; it saves when {over} is over. A second Ctrl-C ends it at "
-                "once, and what came after the last checkpoint is lost."
+                f"{self.label}: stopping; {what}. A second Ctrl-C ends it at once, and what came "
+                "after the last checkpoint is lost."
             )
         done = clock.count + (clock.collected if clock.unit == "env_steps" else 0)
         self.bars.pulse(self.label, done, "collecting" if clock.collected else doing)

@@ -78,7 +78,7 @@ def train(
 
     Settings come from the algorithm's defaults, the shipped preset, --config, and KEY=VALUE, where
     later ones override earlier ones. `assay train --config RUN/config.yaml` starts the same run
-    again. Ctrl-C saves the run as soon as its rollout or evaluation is over, and `assay resume`
+    again. Ctrl-C saves the run after the step or update that it is at, and `assay resume`
     continues it; a second Ctrl-C ends it at once, at its last checkpoint.
     """
     from assay.cli.plan import choose_task, make_plan, read_settings, split_words
@@ -171,8 +171,9 @@ def train_one(label: str, start: Callable[[Progress], Any], *, quiet: bool, as_j
         show_results([result])
         output.say(f"Run: {run.path}")
     if result["status"] == "interrupted":
+        kept = f", with {progress.collected:,} steps after it" if progress.collected else ""
         output.note(
-            f"Saved at {result['unit']}={int(Path(result['checkpoint']).name):,}. "
+            f"Saved at {result['unit']}={int(Path(result['checkpoint']).name):,}{kept}. "
             f"Resume with: {resume_command(run.path)}"
         )
         raise typer.Exit(output.EXIT_INTERRUPTED)

@@ -52,12 +52,13 @@ class CheckpointError(RunError):
 
 
 class MissingExtraError(AssayError):
-    """An optional dependency is needed and not installed."""
+    """A package is needed and not installed: that of an extra, or (None) one that Assay needs."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
+    def __init__(self, package: str, extra: str | None, purpose: str, otherwise: str = "") -> None:
+        wanted = package if extra is None else f"'assay[{extra}]'"
         super().__init__(
             f"{purpose} needs the package '{package}', which is not installed.",
-            f"Install it with: pip install 'assay[{extra}]'",
+            f"Install it with: pip install {wanted}{otherwise}",
         )
 
 

@@ -247,6 +247,7 @@ class Clock:
         unit: What the budget is counted in, and with it schedules, intervals and names.
         collected: Environment steps of a rollout that is not whole yet, for who watches. They
             count when it was learned from.
+        stopping: Whether the run is to be saved after this step, because of a Ctrl-C.
     """
 
     total: int
@@ -255,6 +256,7 @@ class Clock:
     episodes: int = 0
     unit: Unit = "env_steps"
     collected: int = 0
+    stopping: bool = False
 
     @property
     def count(self) -> int:

@@ -338,6 +338,7 @@ def _rewards(trace: _Trace) -> CheckResult:
             detail = f"in step {step}, the reward is {values[-1]}"
             return CheckResult("rewards", False, detail, "Return a finite reward at every step.")
     low, high = min(values), max(values)
+    detail = f"finite, from {low:.3g} to {high:.3g}"
     fix = "Scale rewards, or normalise them." if max(-low, high) > 10 * _LARGE else None
     shares = np.array(trace.shares)
     if shares.any() and low == high == 0:
@@ -348,7 +349,10 @@ def _rewards(trace: _Trace) -> CheckResult:
             "team's reward, their mean, is always 0",
             "Use an algorithm that learns from each agent's own reward, not vdn or qmix.",
         )
-    return CheckResult("rewards", True, f"finite, from {low:.3g} to {high:.3g}", fix)
+    if any(np.ndim(reward) for reward in trace.rewards):
+        detail += ", in arrays of one number each"
+        fix = "Return a float: Assay takes the number, and other libraries may not."
+    return CheckResult("rewards", True, detail, fix)
 
 
 def _flags(trace: _Trace) -> CheckResult:

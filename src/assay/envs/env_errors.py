@@ -49,8 +49,8 @@ def _fix(error: BaseException, doing: str) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     if frames and "options" in (frames[-1].line or ""):
         return (
-            "reset() is called with options=None. Give what it needs to the constructor "
-            "(env_kwargs), or let it do without."
+            "reset() is called with options=None. Give what it needs with reset_options, as in "
+            "reset_options='{low: -0.2}', or let it do without."
         )
     return None
 

@@ -20,12 +20,14 @@ from assay.core.seeding import rng_state, set_rng_state
 from assay.core.types import State
 from assay.envs.limits import EpisodeBound
 from assay.envs.remade import Remade
+from assay.envs.reset_options import ResetOptions
 
 # Wrapper -> the attributes that change while an episode runs. What a reset sets up (that there was
 # a reset, that the checker has run) is not listed: loading starts with a reset.
 _WRAPPERS: dict[type[gym.Wrapper[Any, Any, Any, Any]], tuple[str, ...]] = {
     EpisodeBound: ("_elapsed_steps",),
     Remade: ("_seed", "_times"),
+    ResetOptions: (),
     wrappers.ClipAction: (),
     wrappers.ClipReward: (),
     wrappers.DtypeObservation: (),

@@ -40,7 +40,7 @@ class Family:
         example: One of them.
         package: What has to be installed.
         extra: The extra that brings it.
-        register: Registers the ids; raises ModuleNotFoundError if the package is missing.
+        register: Registers the ids; raises ModuleNotFoundError if a package is missing.
     """
 
     name: str
@@ -58,9 +58,13 @@ class Family:
         """
         try:
             self.register()
-        except ModuleNotFoundError:
+        except (ModuleNotFoundError, gym.error.DependencyNotInstalled) as error:
             what = f"The environment '{env_id}'" if env_id else self.name
-            raise MissingExtraError(self.package, self.extra, what) from None
+            # It may be there, and lack a package of its own.
+            missing = (getattr(error, "name", None) or "").partition(".")[0]
+            own = self.package.partition("[")[0].replace("-", "_")
+            package = self.package if missing in ("", own) else missing
+            raise MissingExtraError(package, self.extra, what) from None
 
 
 def _register_atari() -> None:

@@ -123,7 +123,8 @@ class Batched:
         if reward.dtype.kind not in "fiub" or reward.shape != (self.num_envs,):
             raise EnvError(
                 f"'{self.name}' returned rewards of dtype {reward.dtype} and shape {reward.shape};"
-                f" numbers of shape {(self.num_envs,)} were expected."
+                f" numbers of shape {(self.num_envs,)} were expected.",
+                "Return one number for each copy, such as reward.reshape(num_envs).",
             )
         if reward.dtype.kind != "f":
             reward = reward.astype(np.float64)

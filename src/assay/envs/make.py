@@ -47,6 +47,7 @@ from assay.envs.native.base import NativeVectorEnv
 from assay.envs.native.team import NativeTeam
 from assay.envs.petting_zoo import as_joint, is_petting_zoo, make_joint
 from assay.envs.remade import Remade, arguments_of
+from assay.envs.reset_options import ResetOptions, make_with_options
 from assay.envs.sync import Sync
 from assay.envs.tuple_agents import put_right
 from assay.envs.variation.settings import varied
@@ -91,8 +92,9 @@ class _Asked:
     atari: AtariSettings
     training: bool
     workers: int | None
-    inside: Inside | None = None  # a wrapper inside of every copy
-    remake: tuple[str, ...] = ()  # arguments that change from episode to episode
+    inside: Inside | None  # a wrapper inside of every copy
+    remake: tuple[str, ...]  # arguments that change from episode to episode
+    options: dict[str, Any]  # of every reset
 
     @property
     def count(self) -> int:
@@ -105,6 +107,7 @@ def make_vector(
     *,
     backend: BackendName = "auto",
     env_kwargs: Mapping[str, Any] | None = None,
+    reset_options: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
     embed_text: int = 0,
     atari: AtariSettings | None = None,
@@ -123,6 +126,8 @@ def make_vector(
         backend: "native" (batched NumPy), "vector" (the id's own vector version), "sync" (one after
             the other), "processes", or "auto": the first of the first three that is available.
         env_kwargs: Settings of the environment itself.
+        reset_options: The options of every reset, of single environments: with them, native and
+            vector versions are not used.
         max_episode_steps: Truncate episodes after so many steps; None: the environment's own limit.
             Where an id or a factory has none, episodes are truncated after `EPISODE_BOUND` steps,
             with a warning.
@@ -162,6 +167,7 @@ def make_vector(
         workers,
         innermost(around),
         arguments_of(randomize or {}),
+        dict(reset_options or {}),
     )
     if isinstance(env, gym.vector.VectorEnv):
         refuse_inside(around, type(env.unwrapped).__name__)
@@ -220,6 +226,7 @@ def make_env(
     env_id: str,
     *,
     env_kwargs: Mapping[str, Any] | None = None,
+    reset_options: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
     atari: AtariSettings | None = None,
     training: bool = False,
@@ -234,7 +241,8 @@ def make_env(
     spec = find_spec(env_id)
     refuse_unknown(spec, spec.entry_point, kwargs)
     try:
-        return _make_one(spec, kwargs, atari or AtariSettings(), training, limit)
+        made = _make_one(spec, kwargs, atari or AtariSettings(), training, limit)
+        return ResetOptions(made, reset_options, spec.id) if reset_options else made
     except (Exception, SystemExit) as error:
         raise _making_failure(error, spec, kwargs) from error
 
@@ -295,6 +303,12 @@ def _import(module: str, env_id: str) -> Any:
 def _from_vector_env(env: gym.vector.VectorEnv[Any, Any, Any], asked: _Asked) -> Vector:
     name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
     _refuse_for_object(name, asked, ("auto", "vector"))
+    if asked.options:
+        raise EnvError(
+            f"reset_options={asked.options} cannot be given to the vector environment "
+            f"'{name}', which starts its episodes itself.",
+            "Give the environment's id or a factory, or let it start them so by itself.",
+        )
     if asked.limit is not None:
         raise EnvError(
             f"max_episode_steps={asked.limit} cannot be set for the vector environment '{name}', "
@@ -324,6 +338,8 @@ def _from_env(env: gym.Env[Any, Any], asked: _Asked) -> Vector:
             "Give a function that makes the environment, or set num_envs=1.",
         )
     made = env if asked.limit is None else make_limited(lambda: env, name, asked.limit)
+    if asked.options:
+        made = ResetOptions(made, asked.options, name)
     if asked.inside is not None:
         made = asked.inside.inside(made, asked.training)
     return Vector(Sync([lambda: made], name, text=asked.text), name, limit=own_limit(made))
@@ -342,6 +358,8 @@ def _from_factory(
             f"The backend '{asked.backend}' needs an environment's id, not the factory '{name}'.",
             "Use the backend sync or processes.",
         )
+    if asked.options:
+        factory = partial(make_with_options, factory, asked.options, name)
     if asked.inside is not None:
         factory = partial(make_inside, factory, asked.inside, asked.training)
     factories = [factory] * asked.count
@@ -358,7 +376,8 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
     kwargs, limit = _take_limit(env_id, asked.kwargs, asked.limit)
     backend, settings, training = asked.backend, asked.atari, asked.training
     repeat = 1 if asked.inside is None else asked.inside.repeats()
-    native_fits = env_id in NATIVE and not kwargs and not asked.remake and repeat is not None
+    native_fits = env_id in NATIVE and not (kwargs or asked.remake or asked.options)
+    native_fits = native_fits and repeat is not None
     if backend == "native" and not native_fits:
         reason = (
             f"has no setting {sorted({*kwargs, *asked.remake})}"
@@ -367,6 +386,8 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
         )
         if env_id in NATIVE and asked.inside is not None:
             reason = f"cannot {asked.inside.does}"
+        if env_id in NATIVE and asked.options:
+            reason = "takes no reset_options"
         raise EnvError(
             f"The native version of '{env_id}' {reason}.",
             f"Use the backend auto. Native ones: {', '.join(sorted(NATIVE))}.",
@@ -375,18 +396,26 @@ def _from_id(env_id: str, asked: _Asked) -> Vector:
         native = make_native(env_id, asked.count, limit, repeat=repeat or 1)
         batched = Batched(native, env_id, trusted=True, text=asked.text)
         return Vector(batched, env_id, limit=native.max_episode_steps)
-    if env_id in GAMES and backend in ("auto", "vector") and "render_mode" not in kwargs:
-        boards = make_boards(env_id, asked.count, kwargs, limit, training)
-        return Vector(Batched(boards, env_id, trusted=True), env_id, limit=boards.game.cells)
+    boards = env_id in GAMES and "render_mode" not in kwargs and not asked.options
+    if boards and backend in ("auto", "vector"):
+        played = make_boards(env_id, asked.count, kwargs, limit, training)
+        return Vector(Batched(played, env_id, trusted=True), env_id, limit=played.game.cells)
     spec = find_spec(env_id)
+    if asked.options and spec.entry_point is None:
+        raise EnvError(
+            f"reset_options={asked.options} cannot be given: '{spec.id}' exists only as a vector "
+            "environment, which starts its episodes itself.",
+            "Leave reset_options out, or register a single version of it (entry_point).",
+        )
     atari = preprocesses(spec, kwargs, settings)
     stack = settings.frame_stack if atari else None
     if is_dm_control(spec):
         stack = pixel_stack(kwargs)
-    alike = asked.inside is None and not asked.remake
+    alike = asked.inside is None and not asked.remake and not asked.options
     vectorised = alike and _vector_fits(spec, kwargs, atari, limit)
     if backend == "vector" and not vectorised:
         unfit = _with_limit(kwargs, limit)
+        unfit |= {"reset_options": asked.options} if asked.options else {}
         raise EnvError(
             f"'{spec.id}' has no vector version that fits"
             + (f" the settings {unfit}." if unfit else "."),
@@ -537,7 +566,10 @@ def _making_failure(error: BaseException, spec: EnvSpec, kwargs: Mapping[str, An
         for start, (package, extra) in _EXTRAS.items():
             if str(spec.entry_point).startswith(start):
                 return MissingExtraError(package, extra, f"The environment '{spec.id}'")
-        return EnvError(f"'{spec.id}' needs a package that is not installed: {error}")
+        newest = gym.envs.registration.find_highest_version(spec.namespace, spec.name)
+        newer = newest is not None and newest > (spec.version or 0)
+        fix = f"Use '{_VERSION.sub(f'-v{newest}', spec.id)}'." if newer else None
+        return EnvError(f"'{spec.id}' needs a package that is not installed: {error}", fix)
     unknown = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
     if unknown is not None and unknown[1] in kwargs:
         return EnvError(

@@ -38,7 +38,7 @@ def check_start(vector: Vector) -> None:
 
 
 def check_ends(vector: Vector) -> None:
-    """Take random actions with each parameter that is drawn at both ends of its range.
+    """Take random actions with each parameter at both ends of its range, and at every choice.
 
     The first copy has it there; all others are as usual. They must be reset afterwards. A range
     below 0 of what is usually above it gets a warning: most physical quantities cannot be there,
@@ -55,8 +55,7 @@ def check_ends(vector: Vector) -> None:
     sampler, ranges = layer.curriculum, layer.curriculum.ranges
     _warn_of_signs(ranges)
     try:
-        for number, point in enumerate(ranges.ends()):
-            name = ranges.names[number // 2]
+        for name, point in ranges.tried():
             value = float(ranges.values(point[None])[name][0])
             layer.curriculum = Fixed(ranges, point)
             try:

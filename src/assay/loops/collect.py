@@ -135,6 +135,7 @@ class Collector:
         self.episodes = EpisodeStatistics(env.num_envs)
         self.rng = seeding.derive_rng(seed, "collector")
         self.obs: Tree = None
+        self.filled = 0  # steps of a rollout in the middle of which the run was stopped
         self.carry: Tree = algorithm.initial_carry(env.num_envs)
         # Of several agents, what happened to each goes with what was collected.
         self.outcomes = None if env.spaces.team is None else env.outcomes
@@ -145,27 +146,40 @@ class Collector:
 
     def start(self) -> None:
         """Reset all environments with seeds of this run and of the current step."""
-        self.obs = self.env.reset(seeding.derive_seed(self.seed, "env", self.clock.env_steps))
+        step = self.clock.env_steps + self.filled * self.env.num_envs
+        self.obs = self.env.reset(seeding.derive_seed(self.seed, "env", step))
         self.carry = self.algorithm.initial_carry(self.env.num_envs)
         self.episodes.restart()
-        self.algorithm.cut_episodes()
+        if not self.filled:  # else the algorithm will see in the rollout where episodes were cut
+            self.algorithm.cut_episodes()
 
     @property
     def can_save(self) -> bool:
         """Return whether the environments can be saved and go on from there."""
         return self.env.get_state() is not None
 
-    def collect_rollout(self, rollout: Rollout) -> Collected:
-        """Fill a rollout with `length` steps of every environment, and return what was seen."""
-        levels = self.algorithm.design()
+    def collect_rollout(self, rollout: Rollout) -> Collected | None:
+        """Fill a rollout with `length` steps of every environment, and return what was seen.
+
+        None if the run was stopped meanwhile: then the next call goes on with the same rollout.
+        """
+        levels = None if self.filled else self.algorithm.design()
         if levels is not None:
             refuse_levels(self.env, levels, self.algorithm.spec.name)
             set_parameters(self.env, levels)
             self.start()
         step, act, outcomes = self.env.step, self.algorithm.act, self.outcomes
-        rollout.reset(self.carry)
+        if not self.filled:
+            rollout.reset(self.carry)
         obs, carry, clock, copies = self.obs, self.carry, self.clock, self.env.num_envs
-        for t in range(rollout.length):
+        # Levels that were designed, or are to be scored, are those of a whole rollout.
+        scores = self.curriculum is not None and self.curriculum.scores
+        can_stop, first = levels is None and not scores, self.filled
+        for t in range(first, rollout.length):
+            if clock.stopping and can_stop:
+                self.obs, self.carry, self.filled = obs, carry, t
+                self._count_episodes(rollout, first, t)
+                return None
             choice = act(obs, carry, True)
             next_obs, reward, terminated, truncated, valid, final = step(choice.action)
             real = True if valid is None else valid
@@ -184,10 +198,9 @@ class Collector:
                 carry = self._restart_carry(carry, ~valid)
             obs = next_obs
             clock.collected += copies
-        self.obs, self.carry = obs, carry
+        self.obs, self.carry, self.filled = obs, carry, 0
         rollout.last_obs, rollout.last_carry = obs, carry
-        done = rollout.terminated | rollout.truncated
-        self._count_episodes(rollout, done)
+        done = self._count_episodes(rollout, first, rollout.length)
         return Collected(rollout.obs, rollout.reward, done, rollout.valid, rollout.env_steps)
 
     def _restart_carry(self, carry: Tree, rows: np.ndarray) -> Tree:
@@ -195,14 +208,17 @@ class Collector:
 
         return tree_map(lambda old, new: _where(rows, new, old), carry, fresh)
 
-    def _count_episodes(self, rollout: Rollout, done: np.ndarray) -> None:
+    def _count_episodes(self, rollout: Rollout, first: int, last: int) -> np.ndarray:
+        """Count the steps from `first` to before `last`; return which of all [T, N] are ends."""
+        done = rollout.terminated | rollout.truncated
         ends = np.asarray(done.any(1))
-        all_valid = rollout.valid.all()
-        for t in range(rollout.length):
+        all_valid = rollout.valid[first:last].all()
+        for t in range(first, last):
             valid = None if all_valid else rollout.valid[t]
             self.clock.episodes += self.episodes.step(
                 rollout.reward[t], done[t] if ends[t] else None, valid
             )
+        return done
 
     def collect_step(self, replay: Replay[Any], random: bool) -> Collected:
         """Take one step of every environment into a replay, and return what was seen.
@@ -264,6 +280,7 @@ class Collector:
             "carry": tree_map(np.array, self.carry),
             "episodes": self.episodes.state(),
             "rng": seeding.rng_state(self.rng),
+            **({"filled": self.filled} if self.filled else {}),
             **({} if self.curriculum is None else {"curriculum": self.curriculum.state()}),
             **({"terms": terms} if terms else {}),
         }
@@ -275,6 +292,8 @@ class Collector:
         when it wrote the checkpoint.
         """
         self.episodes.load_state(state["episodes"])
+        self.filled = int(state.get("filled", 0))
+        self.clock.collected = self.filled * self.env.num_envs
         self.terms = {key: tuple(one) for key, one in state.get("terms", {}).items()}
         seeding.set_rng_state(self.rng, state["rng"])
         if self.curriculum is not None:

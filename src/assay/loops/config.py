@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pydantic_core import PydanticSerializationError
+
 from assay.core import registry
 from assay.core.config import Model, Settings, parse
 from assay.core.errors import ConfigError, nearest
@@ -55,6 +57,7 @@ _ELSEWHERE = {
     "exploration_initial_eps": ("epsilon",), "max_gradient_norm": ("max_grad_norm",),
     "grad_clip": ("max_grad_norm",), "n_eval_episodes": ("eval_episodes",),
     "eval_freq": ("eval_every",), "save_freq": ("checkpoint_every",),
+    "options": ("reset_options",), "encoder": ("cnn",),
 }  # fmt: skip
 # What names the folder of a run, here or elsewhere; no setting does.
 _PLACES = ("name", "root", "run_name", "exp_name", *OTHER_NAMES_OF_RUN_FOLDER)
@@ -94,8 +97,19 @@ class RunConfig(Model):
         return f"{self.env} (object)" if self.env_is_object else self.env
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for YAML."""
-        return self.model_dump(mode="json")
+        """Return plain values for YAML.
+
+        Raises:
+            ConfigError: A value is none, such as an array in `env_kwargs`.
+        """
+        try:
+            return self.model_dump(mode="json")
+        except PydanticSerializationError as error:
+            raise ConfigError(
+                f"config.yaml cannot hold a value of the settings: {error}.",
+                "Give numbers, texts, lists and dicts of them (array.tolist()), or give a function "
+                "that makes the environment.",
+            ) from None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:

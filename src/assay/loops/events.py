@@ -18,6 +18,10 @@ from assay.core.types import Clock, Metrics
 STOP: Final = object()
 
 
+class StoppedError(Exception):
+    """Raised by an evaluation whose run is to stop; it is made again after a resume."""
+
+
 class Evaluation(Protocol):
     """What an evaluation tells: `assay.evaluation.evaluate.EvaluationResult` is one."""
 
@@ -48,11 +52,9 @@ class Activity:
 
     Attributes:
         doing: "training", "evaluating" or "saving".
-        stopping: Whether it was asked to end at the next good state.
     """
 
     doing: str = "training"
-    stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ class FineTuneLoop:
         self.collector = Collector(env, algorithm, self.clock, run.seed)
         self.collecting, self._update_seconds = False, 0.0
         kept = ReplayNeeds(max(run.env_steps, env.num_envs), 0, gamma=needs.gamma)
-        replay = make_replay(kept, env, algorithm.device, seeding.derive_rng(run.seed, "replay"))
+        rng = seeding.derive_rng(run.seed, "replay")
+        replay = make_replay(kept, env, algorithm.device, rng, run.env_steps)
         self.replay = MixedReplay(self.offline.dataset, replay, run.data_share)
 
     def start(self) -> None:

@@ -53,7 +53,7 @@ class OffPolicyLoop:
         recorded = run if isinstance(run, MixedSettings) and run.data is not None else None
         if recorded is not None:
             _require_uniform(needs)
-        self.replay = make_replay(needs, env, algorithm.device, rng)
+        self.replay = make_replay(needs, env, algorithm.device, rng, clock.total)
         if recorded is not None and recorded.data is not None:
             dataset = recorded_buffer(load(recorded.data), algorithm, env, run.seed)
             self.replay = MixedReplay(dataset, self.replay, recorded.data_share)
@@ -154,9 +154,31 @@ def _require_uniform(needs: ReplayNeeds) -> None:
     assert needs.prioritized is None and needs.sequence is None
 
 
-def make_replay(needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Generator) -> Replay[Any]:
-    """Build the buffer that an algorithm asked for."""
-    shape = env.spaces, needs.capacity, env.num_envs
+def fillable(needs: ReplayNeeds, env: Any, num_envs: int, steps: int) -> int:
+    """Return the capacity of a replay: what was asked for, or all that a run can fill.
+
+    Args:
+        needs: What the algorithm asked for.
+        env: Of what kind the environments are: `frame_stack`, `resets_in_steps`.
+        num_envs: How many there are.
+        steps: Environment steps of the run.
+    """
+    rows = max(-(-steps // num_envs), needs.n_step)  # of each environment
+    # Rows that are resets leave others more of the steps; episodes that begin add frames.
+    rows *= 2 if env.resets_in_steps or env.frame_stack else 1
+    most = rows * num_envs
+    if needs.sequence is not None:
+        # An episode of one step is a sequence. Where they run on, its end is a row as well.
+        count = -(-2 * most // (needs.sequence - needs.overlap)) if needs.cross_episodes else most
+        most = needs.sequence * count
+    return min(needs.capacity, most)
+
+
+def make_replay(
+    needs: ReplayNeeds, env: Any, device: Any, rng: np.random.Generator, steps: int
+) -> Replay[Any]:
+    """Build the buffer that an algorithm asked for, for a run of so many environment steps."""
+    shape = env.spaces, fillable(needs, env, env.num_envs, steps), env.num_envs
     shared: dict[str, Any] = {"rng": rng, "device": device}
     if needs.her is not None:
         require_goals(env.spaces.observation)

@@ -56,8 +56,10 @@ class OnPolicyLoop:
         self.collector.start()
 
     def iterate(self) -> None:
-        """Collect one rollout and update on it."""
+        """Collect one rollout and update on it, unless the run is stopped in the middle of it."""
         seen = self.collector.collect_rollout(self.rollout)
+        if seen is None:
+            return
         began = perf_counter()
         if self.rewards is not None:
             self.rewards.relabel(self.rollout)  # whose rewards `seen` shows
@@ -83,15 +85,20 @@ class OnPolicyLoop:
         return found if self.rewards is None else found | self.rewards.metrics()
 
     def barrier(self) -> None:
-        """Reset environments that cannot be saved; between rollouts nothing else is kept."""
-        if not self.collector.can_save:
-            self.collector.start()
-            if self.rewards is not None:
+        """Reset environments that cannot be saved; what they were at is truncated there."""
+        collector = self.collector
+        if not collector.can_save:
+            if collector.filled:
+                self.rollout.cut(collector.filled - 1, collector.obs, collector.carry)
+            elif self.rewards is not None:
                 self.rewards.restart()
+            collector.start()
 
     def sections(self) -> dict[str, Section]:
-        """Return where the environments are, and the draws from an expert's episodes."""
+        """Return where the environments are, a part of a rollout, and draws from an expert's."""
         parts = {"collector": Section(self.collector.state())}
+        if self.collector.filled:
+            parts["rollout"] = Section(self.rollout.state(self.collector.filled))
         if self.rollout.expert is not None:
             parts["expert"] = Section(self.rollout.expert.state())
         if self.rewards is not None:
@@ -101,7 +108,10 @@ class OnPolicyLoop:
     def load_sections(self, sections: dict[str, State]) -> None:
         """Restore what `sections` returned."""
         self.collector.load_state(sections["collector"])
+        if self.collector.filled:
+            self.rollout.load_state(sections["rollout"])
         if self.rollout.expert is not None:
             self.rollout.expert.load_state(sections["expert"])
         if self.rewards is not None:
-            self.rewards.resume(sections, reset=not self.collector.can_save)
+            whole = not self.collector.filled
+            self.rewards.resume(sections, reset=whole and not self.collector.can_save)

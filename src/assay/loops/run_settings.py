@@ -39,6 +39,9 @@ class RunSettings(Model):
     env_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Arguments for the environment's constructor."
     )
+    reset_options: dict[str, Any] = Field(
+        default_factory=dict, description="The options of every reset of the environment."
+    )
     max_episode_steps: int | None = Field(
         None, gt=0, description="Steps after which episodes are truncated; null: the env's limit."
     )
@@ -70,7 +73,7 @@ class RunSettings(Model):
 
     def env_settings(self) -> dict[str, Any]:
         """Return what decides which environment it is, by the names of `make_vector`."""
-        names = ("env_kwargs", "max_episode_steps", "embed_text", "wrappers")
+        names = ("env_kwargs", "reset_options", "max_episode_steps", "embed_text", "wrappers")
         return {name: getattr(self, name) for name in names}
 
     def variation(self) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from assay.loops.events import (
     RunEnded,
     RunStarted,
     StepsCompiled,
+    StoppedError,
 )
 from assay.loops.learned_rewards import RewardFunction
 from assay.loops.recorded import run_vector
@@ -144,7 +145,8 @@ class Training:
         env: An environment object or factory to use in place of the id in `config`.
         expert: Whom an algorithm imitates that says so: a `Dataset`, or a `Teacher`.
         reward: What is learned from in place of the environment's reward, if anything.
-        evaluator: Measures the algorithm at a moment of the clock, and stores what it finds.
+        evaluator: Measures the algorithm at a moment of the clock, and stores what it finds. It
+            raises `StoppedError` if the clock says meanwhile that the run is stopping.
         callbacks: Called with every event.
         now: The wall clock, for speed figures only.
     """
@@ -181,6 +183,8 @@ class Training:
                 self.env.close()
             raise
         self.activity = Activity()
+        self._stop = False  # a callback said so
+        self._owes_evaluation = False  # one was due, and then stopped
         # Of this session, for the speed and for where the time goes.
         self._started, self._count_before, self._evaluation_seconds = 0.0, 0, 0.0
         self._last_checkpoint: Path | None = None
@@ -199,7 +203,8 @@ class Training:
             path, resumed = self.run_directory.path, resume_from is not None
             self._emit(RunStarted(path, self.clock, resumed, self.activity))
             # It may have been killed after its last checkpoint, before it could say so.
-            status = "done" if self.clock.is_over else self._iterate()
+            over = self.clock.is_over and not self._owes_evaluation
+            status = "done" if over else self._iterate()
             self.run_directory.set_status(status)
         except BaseException as error:
             self._fail(error)
@@ -219,9 +224,11 @@ class Training:
         save = Due(settings.checkpoint_every, clock.count)
         look = Due(None if self.compiling.is_over else -(-clock.total // _LOOKS), clock.count)
         self._started, self._count_before = self.now(), clock.count
-        iterate, total, activity = self.loop.iterate, clock.total, self.activity
-        with _interrupts(activity):
-            while clock.count < total and not activity.stopping:
+        iterate, total, was_over = self.loop.iterate, clock.total, clock.is_over
+        with _interrupts(clock):
+            if self._owes_evaluation:
+                self._evaluate()
+            while clock.count < total and not clock.stopping and not self._stop:
                 iterate()
                 count = clock.count
                 if (
@@ -240,12 +247,12 @@ class Training:
                     self._evaluate()
                 if save(count) and not last:
                     self._checkpoint()
-            finished = clock.is_over
-            if finished:  # an interrupted run logs when it would have, after it is resumed
+            # An interrupted run logs when it would have, after it is resumed.
+            if clock.is_over and not was_over:
                 self._log()
                 self._evaluate()
             self._checkpoint()
-        return "done" if finished else "interrupted"
+        return "done" if clock.is_over and not self._owes_evaluation else "interrupted"
 
     @contextlib.contextmanager
     def _doing(self, what: str) -> Iterator[None]:
@@ -283,8 +290,13 @@ class Training:
         if self.evaluator is None:
             return
         began = self.now()
-        with self._doing("evaluating"):
-            result = self.evaluator(self.algorithm, self.clock)
+        try:
+            with self._doing("evaluating"):
+                result = self.evaluator(self.algorithm, self.clock)
+        except StoppedError:
+            self._owes_evaluation = True
+            return
+        self._owes_evaluation = False
         self._evaluation_seconds += self.now() - began
         metrics = {
             "eval/return_mean": result.mean,
@@ -317,7 +329,7 @@ class Training:
         counts = {
             "env_steps": clock.env_steps, "updates": clock.updates, "episodes": clock.episodes,
             "is_over": clock.is_over,
-        }  # fmt: skip
+        } | ({"owes_evaluation": True} if self._owes_evaluation else {})  # fmt: skip
         sections["run"] = Section(counts | {"sinks": self.sinks.state()} | self._spaces())
         sections |= self._policy()
         directory = self.run_directory.checkpoints_path
@@ -402,6 +414,7 @@ class Training:
         self.loop.load_sections(sections)
         self.sinks.load_state(saved["sinks"])
         self._last_checkpoint = path
+        self._owes_evaluation = bool(saved.get("owes_evaluation"))
         if saved.get("is_over") and not clock.is_over:  # it got a larger budget
             self.loop.barrier()
 
@@ -436,7 +449,7 @@ class Training:
     def _tell(self, event: Event) -> None:
         for callback in self.callbacks:
             if callback(event) is STOP:
-                self.activity.stopping = True
+                self._stop = True
 
     def _note(self, event: Event) -> None:
         with contextlib.suppress(RunError):  # a full disk has been reported by what mattered
@@ -456,16 +469,16 @@ def _threads(space: Any) -> int:
 
 
 @contextlib.contextmanager
-def _interrupts(activity: Activity) -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM end training at a good state; the second one at once."""
+def _interrupts(clock: Clock) -> Iterator[None]:
+    """Let the first Ctrl-C or SIGTERM save the run after this step; the second ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def request(signum: int, frame: Any) -> None:
-        if activity.stopping:
+        if clock.stopping:
             raise KeyboardInterrupt
-        activity.stopping = True
+        clock.stopping = True
 
     previous = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

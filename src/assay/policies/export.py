@@ -235,7 +235,7 @@ def _write_torchscript(module: nn.Module, obs: Tree, carry: Tree, path: Path) ->
     with torch.no_grad(), _silence():
         inputs = (obs,) if carry is None else (obs, carry)
         traced = torch.jit.trace(module, inputs, check_trace=False, strict=False)
-        traced.save(str(path))
+        path.write_bytes(traced.save_to_buffer())  # torch itself aborts where a disk is full
         loaded = torch.jit.load(str(path))
 
     def run(obs: Tree, carry: Tree) -> tuple[NDArray[Any], Tree]:

@@ -270,8 +270,8 @@ class Clips:
         facts = self.found.facts
         settings = facts["env_settings"]
         kwargs = {**settings.get("env_kwargs", {}), "render_mode": render_mode}
-        limit = settings.get("max_episode_steps")
-        return make_env(facts["env"], env_kwargs=kwargs, max_episode_steps=limit)
+        others = {name: settings.get(name) for name in ("reset_options", "max_episode_steps")}
+        return make_env(facts["env"], env_kwargs=kwargs, **others)
 
 
 def _columns(trees: list[Any]) -> list[np.ndarray[Any, Any]]:

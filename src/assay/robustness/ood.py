@@ -14,11 +14,10 @@ import numpy as np
 from assay.agents import require_spaces, required_vector
 from assay.core.errors import AssayError, ConfigError
 from assay.core.types import tree_leaves
-from assay.envs.make import make_env, make_vector
 from assay.envs.parameters import parameters, set_parameters
 from assay.envs.vector import Vector
-from assay.evaluation.evaluate import DEFAULT_NUM_ENVS, EvaluationResult
 from assay.evaluation.evaluate import Agent as Acting
+from assay.evaluation.evaluate import EvaluationResult
 from assay.evaluation.play import Mixed
 from assay.loops.config import RunConfig
 from assay.robustness.disturbed import LateStart, Misled, NoisyActions, gaussian_noise
@@ -160,18 +159,10 @@ def world(config: RunConfig, change: Change, episodes: int) -> Vector:
     # Those of the run come last: a delay of the sensors is below a stack of frames.
     wrappers = (*change.wrappers, *run.wrappers)
     env = config.env if change.env is None else change.env
+    changed: dict[str, Any] = {"env_kwargs": kwargs, "wrappers": wrappers}
     if change.start:
-        limit = run.max_episode_steps
-        make = partial(_make_started, env, kwargs, limit, change.start)
-        return make_vector(
-            make,
-            min(episodes, DEFAULT_NUM_ENVS),
-            training=False,
-            embed_text=run.embed_text,
-            wrappers=wrappers,
-        )
-    shifted = run.model_copy(update={"env_kwargs": kwargs, "wrappers": wrappers})
-    update = {"run": shifted, "env": env}
+        changed |= {"reset_options": {**run.reset_options, **change.start}, "backend": "auto"}
+    update = {"run": run.model_copy(update=changed), "env": env}
     fix = "Only runs that were given an environment's id can be played in other ones."
     return required_vector(config.model_copy(update=update), None, episodes, fix)
 
@@ -192,29 +183,3 @@ def parameter_names(path: Path) -> list[str]:
             f"Name some: dynamics.{names[0]}=[0.5,2] (`assay envs parameters {config.env}`).",
         )
     return names
-
-
-class _Started(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment that is reset with options."""
-
-    def __init__(self, env: gym.Env[Any, Any], options: dict[str, Any]) -> None:
-        super().__init__(env)
-        self._options = options
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        given = {**self._options, **(options or {})}
-        try:
-            return self.env.reset(seed=seed, options=given)
-        except Exception as error:  # without options it was reset before
-            raise ConfigError(
-                f"its reset refuses the options {given} ({type(error).__name__}: "
-                f"{str(error).rstrip('.')}).",
-                "Give options that its reset takes, such as start={low: -0.2, high: 0.2} for "
-                "classic control.",
-            ) from error
-
-
-def _make_started(
-    env: str, kwargs: dict[str, Any], limit: int | None, options: dict[str, Any]
-) -> gym.Env[Any, Any]:
-    return _Started(make_env(env, env_kwargs=kwargs, max_episode_steps=limit), options)

@@ -513,7 +513,8 @@ def _make_named(root: Path, name: str) -> Path:
     if not all(_NAME_PART.fullmatch(part) for part in parts):
         raise RunError(
             f"'{name}' cannot be the name of a run.",
-            "Use letters, digits and '._=+-', starting with a letter or digit; '/' makes a group.",
+            "Use up to 100 letters, digits and '._=+-', starting with a letter or digit; '/' makes "
+            "a group.",
         )
     path = root.joinpath(*parts)
     for depth in range(1, len(parts)):

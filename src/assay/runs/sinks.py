@@ -115,7 +115,7 @@ class TensorBoardSink:
 
     def __init__(self, directory: Path) -> None:
         records = _import(
-            "tensorboard.summary.writer.record_writer", "tensorboard", "Logging to TensorBoard"
+            "tensorboard.summary.writer.record_writer", None, "Logging to TensorBoard"
         )
         self._event = importlib.import_module("tensorboard.compat.proto.event_pb2")
         self._summary = importlib.import_module("tensorboard.compat.proto.summary_pb2")
@@ -358,7 +358,7 @@ def make_sinks(names: Iterable[str], run: RunDirectory, config: Mapping[str, Any
     return sinks
 
 
-def _import(module: str, extra: str, purpose: str) -> Any:
+def _import(module: str, extra: str | None, purpose: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -366,7 +366,9 @@ def _import(module: str, extra: str, purpose: str) -> Any:
         # A package that is there but cannot be imported is its own failure, not a missing extra.
         if (error.name or package).partition(".")[0] != package:
             raise
-        raise MissingExtraError(package, extra, purpose) from None
+        raise MissingExtraError(
+            package, extra, purpose, ", or leave it out of sinks (sinks=[] keeps metrics.jsonl)."
+        ) from None
 
 
 def _warn_failed(name: str, error: Exception) -> None:

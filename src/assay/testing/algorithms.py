@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -32,6 +33,7 @@ from torch import nn
 
 import assay
 from assay.algorithms.base import Algorithm
+from assay.buffers.rollout import Rollout
 from assay.core import registry, seeding
 from assay.core.config import UnusedSettingError
 from assay.core.errors import SpaceError
@@ -552,7 +554,11 @@ class AlgorithmContract:
     def test_killed_run_ends_like_the_undisturbed_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: bool
     ) -> None:
-        """A run that dies between two checkpoints and is resumed ends bit for bit the same."""
+        """A run that dies between two checkpoints and is resumed ends bit for bit the same.
+
+        Where environments can save themselves and there are rollouts, it is stopped in the middle
+        of one as well.
+        """
         # Nothing here has to survive a power cut, and waiting for the disk is most of the time.
         monkeypatch.setattr("os.fsync", lambda descriptor: None)
         factory = self.first_case().factory(saves=saves)
@@ -571,6 +577,10 @@ class AlgorithmContract:
         with pytest.raises(KeyError, match="power"):
             assay.train(self.algorithm, factory, name="killed", callbacks=[die], **options)
         assert last_checkpoint(tmp_path / "killed")["run"]["updates"], "nothing was learned"
+        if saves and registry.get(self.algorithm).spec.loop == "on_policy":
+            stop_when_called(monkeypatch, Rollout, "write", 2)
+            stopped = assay.resume(tmp_path / "killed", env=factory)
+            assert stopped.status == "interrupted"
         killed = assay.resume(tmp_path / "killed", env=factory)
         assert whole.status == killed.status == "done"
         assert_same_run(whole.path, killed.path)
@@ -648,6 +658,23 @@ def assert_same(one: Any, two: Any, where: str = "state") -> None:
         assert not different, f"{where}: {different} of {one.size} numbers differ"
     else:
         assert one == two or (one != one and two != two), f"{where}: {one!r} is not {two!r}"
+
+
+def stop_when_called(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *at: int
+) -> list[None]:
+    """Send this process a Ctrl-C in these calls of a function; return a list that counts them."""
+    original = getattr(owner, name)
+    calls: list[None] = []
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls.append(None)
+        if len(calls) in at:
+            signal.raise_signal(signal.SIGINT)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
 
 
 def assert_same_run(one: Path, two: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from statistics import NormalDist
 from typing import Any
 
@@ -107,6 +107,13 @@ class Range(Model):
         """Return the places of the lowest and highest values; 0.1 % of a Gaussian are beyond."""
         return (0.0, 1.0) if self.gaussian is None else (0.001, 0.999)
 
+    def tried(self) -> tuple[float, ...]:
+        """Return the places to try before a run: the ends, or all that can be chosen."""
+        if self.choice is None:
+            return self.ends()
+        count = len(self.choice)
+        return tuple((place + 0.5) / count for place in range(count))
+
     @property
     def count(self) -> int | None:
         """Return how many values there are, or None if any number of them."""
@@ -128,12 +135,13 @@ class Ranges:
         self.ranges = list(ranges.values())
         self.usual = np.array([one.unit(usual[name]) for name, one in ranges.items()])
 
-    def ends(self) -> Units:
-        """Return points [2 P, P]: one parameter at an end of its range, the others as usual."""
-        points = np.repeat(self.usual[None], 2 * len(self.ranges), 0)
+    def tried(self) -> Iterator[tuple[str, Units]]:
+        """Yield points [P] to try before a run, each with the parameter that is not as usual."""
         for index, one in enumerate(self.ranges):
-            points[2 * index : 2 * index + 2, index] = one.ends()
-        return points
+            for place in one.tried():
+                point = self.usual.copy()
+                point[index] = place
+                yield self.names[index], point
 
     def values(self, units: Units) -> dict[str, Units]:
         """Return values by name, each [n]."""

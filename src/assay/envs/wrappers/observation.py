@@ -195,7 +195,8 @@ class _Disturbed(RandomLayer, EntryLayer):
 class Noise(OfEntry):
     """Gaussian noise on float observations."""
 
-    std: float = Field(gt=0, examples=[0.1], description="Its standard deviation.")
+    # What is larger overflows in float32, and the environment would seem to have returned it.
+    std: float = Field(gt=0, le=1e9, examples=[0.1], description="Its standard deviation.")
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""

@@ -27,7 +27,9 @@ class ScaleReward(Wrapper):
     """Rewards times a factor."""
 
     of_rewards: ClassVar[bool] = True
-    factor: float = Field(examples=[0.1], description="The factor; not 0.")
+    factor: float = Field(
+        ge=-1e15, le=1e15, examples=[0.1], description="The factor; not 0."
+    )  # rewards are learned from in float32
 
     def layer(self, inner: Any) -> Any:
         """Return a backend around another one."""
