@@ -149,6 +149,12 @@ def test_packages_are_those_that_are_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     found = collect([], cwd=tmp_path)["packages"]
     assert list(found.items()) == [("old", "1.2"), ("Plain", "1.2"), ("windows", "1.2")]
+    found.clear()  # of no effect on what is found next
+    (tmp_path / "later-2.0.dist-info").mkdir()
+    (tmp_path / "later-2.0.dist-info/METADATA").write_text("Name: later\nVersion: 2.0\n")
+    (tmp_path / "old-1.2.egg-info").rename(tmp_path / "removed")
+    found = collect([], cwd=tmp_path)["packages"]
+    assert list(found) == ["later", "Plain", "windows"]
 
 
 def test_gpus_are_read_from_the_driver_and_a_hanging_git_is_skipped(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from study_samples import contract_values
 
 from assay.runs.git import git
+from assay.study.agree import checkout
 from assay.study.agree.protocol import matching, protected_files, protocol_hash
 from assay.study.agree.scope import changed_files, in_scope, refuse_out_of_scope, require_repository
 from assay.study.files.contract import Contract
@@ -165,6 +167,55 @@ class TestWorktree:
         (place / "junk").touch()
         with worktree(study, contract, "c1", patch) as again:
             assert not (again / "junk").exists()
+
+    def test_a_worktree_whose_directory_is_gone_is_forgotten(self, study: Study, contract) -> None:
+        for name in ("c1", "another"):
+            place = study.path / "worktrees" / name
+            git(study.root, "worktree", "add", "--detach", "-q", str(place), "HEAD")
+            shutil.rmtree(place)
+        with worktree(study, contract, "c1", "") as again:
+            assert (again / "src/agent.py").read_text() == FILES["src/agent.py"]
+            assert git(study.root, "worktree", "list").count("\n") == 2
+        assert git(study.root, "worktree", "list").count("\n") == 1
+
+    def test_an_index_that_is_not_the_commit_is_refused(
+        self, study: Study, contract: Contract, monkeypatch
+    ) -> None:
+        honest = checkout.entries
+
+        def another(place: Path, tree: str, *paths: str) -> dict[str, checkout.Entry]:
+            made = study.path / "worktrees" / "c1"  # somebody is quicker
+            git(made, "update-index", "--cacheinfo", f"100644,{blob},README.md")
+            (made / "README.md").write_text("Goodbye\n")
+            return honest(place, tree, *paths)
+
+        blob = git(study.root, "hash-object", "-w", "--stdin", data=b"Goodbye\n").strip()
+        monkeypatch.setattr(checkout, "entries", another)
+        with (
+            pytest.raises(StudyError, match=r"'README\.md' is outside the approved scope"),
+            worktree(study, contract, "c1", ""),
+        ):
+            pass
+
+    def test_the_index_is_read_as_the_tree_of_its_commit(self, study: Study) -> None:
+        (study.root / "eval/run.py").chmod(0o755)
+        (study.root / "src/alias.py").symlink_to("agent.py")
+        (study.root / "src/with a tab\tin it.py").touch()
+        git(study.root, "add", "-A", "--", ".", ":!.rlxp")
+        head = git(study.root, "rev-parse", "HEAD").strip()
+        git(study.root, "update-index", "--add", "--cacheinfo", f"160000,{head},module")
+        assert checkout.staged(study.root) == checkout.entries(
+            study.root, git(study.root, "write-tree").strip()
+        )
+        assert checkout.submodules(checkout.staged(study.root)) == {"module": head}
+
+    def test_an_index_in_the_middle_of_a_merge_is_refused(self, study: Study) -> None:
+        blob = git(study.root, "rev-parse", "HEAD:README.md").strip()
+        lines = "".join(f"100644 {blob} {stage}\tREADME.md\n" for stage in (1, 2, 3))
+        git(study.root, "update-index", "--force-remove", "README.md")
+        git(study.root, "update-index", "--index-info", data=lines.encode())
+        with pytest.raises(StudyError, match=r"'README\.md' is not merged"):
+            checkout.staged(study.root)
 
     def test_several_at_once(self, study: Study, contract: Contract) -> None:
         patch = diff(study, {"src/agent.py": "LR = 2\n"})

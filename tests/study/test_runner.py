@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -19,6 +20,8 @@ from study_samples import ENOUGH, add, candidate_values, make_study
 
 import assay.study
 from assay.core.errors import AssayError
+from assay.runs import git as asking
+from assay.runs.git import git
 from assay.study.agree.approvals import approve
 from assay.study.files.candidate import Candidate
 from assay.study.files.documents import ROOT, StudyError
@@ -62,6 +65,33 @@ class TestLaunch:
         used = study.history().usage
         assert used.runs == 1 and not used.open and 0 < used.wall_clock_hours < 0.05
         assert study.ledger.read().problems == []
+
+    def test_locked_versions_are_those_of_the_commit(self, study: Study) -> None:
+        first = git(study.root, "rev-parse", "HEAD").strip()
+        for name in ("requirements.txt", "poetry.lock"):
+            (study.root / name).write_text(f"of {name}\n")
+        identity = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+        git(study.root, "add", "-A")
+        git(study.root, *identity, "commit", "-qm", "Lock")
+        (study.root / "uv.lock").write_text("which Git does not hold\n")
+        head = git(study.root, "rev-parse", "HEAD").strip()
+        found = [launcher._lock_of(study, base) for base in (first, head, "")]
+        assert found == [None, "of poetry.lock\n", "which Git does not hold\n"]
+
+    def test_git_is_asked_few_times(self, study: Study, monkeypatch) -> None:
+        asked: list[str] = []
+
+        def counting(command: list[str], **settings):
+            asked.extend(command[:1])
+            return subprocess.run(command, **settings)
+
+        # Of the module alone: what it starts is counted, and nobody else's.
+        stand_in = SimpleNamespace(run=counting, TimeoutExpired=subprocess.TimeoutExpired)
+        monkeypatch.setattr(asking, "subprocess", stand_in)
+        run = launcher.launch(study, "c1", "short", 0, confirm=None, actor="agent").run
+        recovery.wait(study, run, 300)
+        # The ledger's notes, the status, the commit, its files, and its locked versions.
+        assert asked == ["git"] * 5
 
     def test_a_dry_run_starts_nothing_and_shows_the_token(self, study: Study) -> None:
         planned = planning.plan(study, "c1", "short", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -160,6 +161,20 @@ def _output(cwd: Path, *arguments: str) -> str:
 
 
 def _packages() -> dict[str, str]:
+    """Return the version of every package that can be imported, by name."""
+    return dict(_packages_in(tuple((place, _modified(place)) for place in sys.path)))
+
+
+def _modified(place: str) -> int:
+    """Return when a directory was changed last, as by an installation; 0 if it is none."""
+    try:
+        return os.stat(place or os.curdir).st_mtime_ns
+    except OSError:
+        return 0
+
+
+@functools.lru_cache(maxsize=1)  # a hundred files are read, for every run of a process
+def _packages_in(places: tuple[tuple[str, int], ...]) -> Mapping[str, str]:
     found = {}
     for distribution in importlib.metadata.distributions():
         # To parse all of it, as `distribution.metadata` does, takes six times as long.

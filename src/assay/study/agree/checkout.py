@@ -29,13 +29,30 @@ class Entry(NamedTuple):
     id: str  # of its blob, or of a submodule's commit
 
 
-def entries(place: Path, tree: str) -> dict[str, Entry]:
-    """Return every file of a tree or commit, by path."""
+def entries(place: Path, tree: str, *paths: str) -> dict[str, Entry]:
+    """Return every file of a tree or commit, by path; only those of `paths`, if any are given."""
     found = {}
-    for line in git(place, "ls-tree", "-r", "-z", "--full-tree", tree).split("\0"):
+    for line in git(place, "ls-tree", "-r", "-z", "--full-tree", tree, "--", *paths).split("\0"):
         if line:
             facts, path = line.split("\t", 1)
             mode, _, name = facts.split(" ")
+            found[path] = Entry(mode, name)
+    return found
+
+
+def staged(place: Path) -> dict[str, Entry]:
+    """Return every file of a worktree's index, by path: of the tree that a commit of it has.
+
+    Raises:
+        StudyError: A merge left a path in several versions.
+    """
+    found = {}
+    for line in git(place, "ls-files", "--stage", "-z").split("\0"):
+        if line:
+            facts, path = line.split("\t", 1)
+            mode, name, stage = facts.split(" ")
+            if stage != "0":
+                raise StudyError(f"'{path}' is not merged in the index of '{place}'.")
             found[path] = Entry(mode, name)
     return found
 
@@ -108,14 +125,22 @@ def obstacles(root: Path) -> list[str]:
     """
     try:
         held = entries(root, "HEAD")
-        shared = Path(git(root, "rev-parse", "--git-common-dir").strip())
+        shared = _shared(root)
     except GitError:
         return []
     found = list(_unfetched(root, held))
-    grafts = root / shared / "info" / "grafts"
+    grafts = shared / "info" / "grafts"
     if grafts.is_file() and grafts.stat().st_size:
         found.append(f"'{grafts}' shows commits with other parents than they have; remove it")
     return found
+
+
+def _shared(root: Path) -> Path:
+    """Return Git's own directory of a repository, which all its worktrees share."""
+    own = root / ".git"
+    if (own / "HEAD").is_file() and not (own / "commondir").exists():
+        return own
+    return root / git(root, "rev-parse", "--git-common-dir").strip()
 
 
 def _unfetched(root: Path, held: Mapping[str, Entry]) -> Iterator[str]:

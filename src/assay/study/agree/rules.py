@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from assay.runs.git import git, repository
+from assay.runs.git import GitError, git, repository
 from assay.study.agree.protocol import evaluated_files, matching
 from assay.study.agree.scope import changed_files
 from assay.study.files.candidate import Candidate
@@ -126,9 +126,14 @@ def refuse_dirty(root: Path, agreed: Contract) -> None:
     Raises:
         StudyError: Names the first file.
     """
-    if repository(root) is None or "dirty-tree" in agreed.experiment.exceptions:
+    if "dirty-tree" in agreed.experiment.exceptions:
         return
-    out = git(root, "status", "--porcelain", "-z", "--untracked-files=no")
+    try:
+        out = git(root, "status", "--porcelain", "-z", "--untracked-files=no")
+    except GitError:
+        if repository(root) is None:
+            return
+        raise
     changed = [entry[3:] for entry in out.split("\0") if entry]
     changed = [path for path in changed if not path.startswith(f"{ROOT}/")]
     if changed:

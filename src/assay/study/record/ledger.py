@@ -426,21 +426,25 @@ class GitRef:
         # A note that says nothing stands for no event, so that it is found wrong.
         return [head or Head(-1, "") for head in heads], ""
 
-    def note(self, head: Head, state: str = "") -> bool:
+    def note(self, head: Head, state: str = "", *, continues: bool = False) -> bool:
         """Note a head in a commit upon those that there are; return whether Git did.
 
-        With it goes the hash of the state that the ledger comes to there, where it is known.
+        With it goes the hash of the state that the ledger comes to there, where it is known. Who
+        has just read the last note, and that it is of an earlier head, says that this `continues`
+        it; then it is not read again.
         """
         if not self.possible:
             return False
-        before, known = self.last()
-        if before == head and state in ("", known):
-            return True
+        if not continues:
+            before, known = self.last()
+            if before == head and state in ("", known):
+                return True
+            continues = before is not None
         values = {"seq": head.seq, "hash": head.hash} | ({"state": state} if state else {})
         text = json.dumps(values) + "\n"
         stream = (
             f"commit {self.name}\ncommitter assay <assay@localhost> {int(time.time())} +0000\n"
-            f"data {len(text)}\n{text}" + (f"from {self.name}^0\n" if before else "")
+            f"data {len(text)}\n{text}" + (f"from {self.name}^0\n" if continues else "")
         )
         try:
             git(self.root, "fast-import", "--quiet", data=stream.encode())

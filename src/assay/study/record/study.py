@@ -259,6 +259,7 @@ class Study:
             return
         with self.transaction() as transaction:
             book = self._continued()
+            continues = book is not None and bool(book.anchored)
             if book is None:
                 reading = self.examine()
                 # What is derived is made again, whatever state.json says.
@@ -274,7 +275,8 @@ class Study:
                 book.add(transaction.append(kinds.ANCHORED, facts, actor="assay"))
             state = book.state(self.task, self.name, self._file())
             write_json_document(self.path / "state.json", state)
-            if book.anchored and not self.ref.note(book.head, _told(state)):
+            told = _told(state)
+            if book.anchored and not self.ref.note(book.head, told, continues=continues):
                 raise StudyError(f"Git refused to note the ledger's head in {self.ref.name}.")
 
     def anchor_again(self, actor: str, why: str) -> None:

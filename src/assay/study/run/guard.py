@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from assay.runs.git import git
 from assay.study.agree import checkout, interpreter, untracked
 from assay.study.agree.protocol import fingerprint, protected_files
 from assay.study.agree.scope import changed_files, in_scope
@@ -244,7 +243,7 @@ def _edited_since(path: Path, moment: int) -> bool:
 
 def _held(tree: Path) -> dict[str, checkout.Entry]:
     """Return every file that Git holds of a worktree, those of its submodules included."""
-    held = checkout.entries(tree, git(tree, "write-tree").strip())
+    held = checkout.staged(tree)
     for path in checkout.submodules(held):
         held |= {f"{path}/{name}": entry for name, entry in _held(tree / path).items()}
     return held

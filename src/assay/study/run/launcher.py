@@ -6,11 +6,12 @@ import contextlib
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from assay.runs import provenance
 from assay.runs.files import dump_json
 from assay.runs.git import GitError, git
-from assay.study.agree import budget, interpreter, spending
+from assay.study.agree import budget, checkout, interpreter, spending
 from assay.study.agree.protocol import fingerprints
 from assay.study.files.base import Phase
 from assay.study.files.documents import StudyError, digest, write_json_document, write_text
@@ -98,12 +99,12 @@ def _refuse_laid(place: Path) -> None:
 
 
 def _record(study: Study, planned: Plan, held: gpus.Lease) -> RunRecord:
-    facts = provenance.collect(list(planned.argv), cwd=study.root)
     # A worktree of a commit has nothing uncommitted, whatever the repository's own tree has.
-    code = {"sha": planned.base} if planned.base else facts["git"] or {}
-    locks = (_text_of(study, planned.base, name) for name in LOCKS)
-    lock = next((text for text in locks if text is not None), None)
-    there = facts["hardware"]["gpus"]
+    code: dict[str, Any] = {"sha": planned.base}
+    if not planned.base:
+        code = provenance.collect(list(planned.argv), cwd=study.root)["git"] or {}
+    lock = _lock_of(study, planned.base)
+    there = provenance.hardware()["gpus"]
     env = planned.env | gpus.variables(held.names)
     pythons = interpreter.interpreters(study.root, study.contract(), planned.env)
     return RunRecord(
@@ -128,11 +129,15 @@ def _record(study: Study, planned: Plan, held: gpus.Lease) -> RunRecord:
     )
 
 
-def _text_of(study: Study, base: str, name: str) -> str | None:
-    """Return a file as the run sees it, or None if there is none."""
+def _lock_of(study: Study, base: str) -> str | None:
+    """Return the first file of locked versions as the run sees it, or None if there is none."""
     if not base:
-        path = study.root / name
-        return path.read_text(errors="replace") if path.is_file() else None
+        paths = (study.root / name for name in LOCKS)
+        texts = (path.read_text(errors="replace") for path in paths if path.is_file())
+        return next(texts, None)
     with contextlib.suppress(GitError):
-        return git(study.root, "show", f"{base}:{name}")
+        held = checkout.entries(study.root, base, *LOCKS)
+        for name in LOCKS:
+            if name in held:
+                return git(study.root, "cat-file", "blob", held[name].id)
     return None

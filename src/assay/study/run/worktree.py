@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from assay.runs.git import GitError, git
@@ -47,14 +47,16 @@ def worktree(
         whole = ("-c", "core.sparseCheckout=false")
         git(root, *whole, "worktree", "add", "--detach", "--quiet", str(place), base)
     try:
+        committed = checkout.entries(root, base)
         with _serialised(study):
-            _fill_in(root, place, base)
+            _fill_in(root, place, committed)
         if patch:
             _apply(place, patch)
-        _refuse_links(place)
-        checkout.require_same(place, checkout.entries(place, git(place, "write-tree").strip()))
-        really = git(place, "diff", "--cached", "--name-only", "--no-renames", "-z", "HEAD")
-        refuse_out_of_scope(root, contract, [path for path in really.split("\0") if path])
+        held = checkout.staged(place)
+        changed = {path for path, _ in committed.items() ^ held.items()}
+        _refuse_links(held, changed)
+        checkout.require_same(place, held)
+        refuse_out_of_scope(root, contract, sorted(changed))
         before = protected_files(root, contract)
         after = protected_files(place, contract) if before else {}
         ours = {path: value for path, value in before.items() if not path.startswith(ROOT)}
@@ -74,9 +76,9 @@ def worktree(
             _remove(root, place)
 
 
-def _fill_in(repository: Path, place: Path, commit: str) -> None:
+def _fill_in(repository: Path, place: Path, held: Mapping[str, checkout.Entry]) -> None:
     """Give a worktree the submodules of its commit, and theirs, each as a worktree of its own."""
-    for path, wanted in checkout.submodules(checkout.entries(repository, commit)).items():
+    for path, wanted in checkout.submodules(held).items():
         source, target = repository / path, place / path
         if not (source / ".git").exists():
             raise StudyError(
@@ -84,15 +86,15 @@ def _fill_in(repository: Path, place: Path, commit: str) -> None:
                 "Check it out: git submodule update --init --recursive",
             )
         git(source, "worktree", "add", "--detach", "--quiet", str(target), wanted)
-        checkout.require_same(target, checkout.entries(source, wanted))
-        _fill_in(source, target, wanted)
+        inner = checkout.entries(source, wanted)
+        checkout.require_same(target, inner)
+        _fill_in(source, target, inner)
 
 
-def _refuse_links(place: Path) -> None:
+def _refuse_links(held: Mapping[str, checkout.Entry], changed: Iterable[str]) -> None:
     """Refuse a patch that makes a link or a submodule: Git does not see what it leads to."""
-    raw = git(place, "diff", "--cached", "--raw", "--no-renames", "-z", "HEAD").split("\0")
-    for facts, path in zip(raw[::2], raw[1::2], strict=False):
-        if facts.split(" ")[1] in ("120000", "160000"):
+    for path in sorted(changed):
+        if path in held and held[path].mode in (checkout.LINK, checkout.SUBMODULE):
             raise StudyError(f"The patch makes '{path}' a symbolic link or a submodule.")
 
 
@@ -192,7 +194,9 @@ def _remove(root: Path, place: Path) -> None:
 
 def _prune(repository: Path) -> None:
     """Have a repository and its submodules forget worktrees that are gone."""
-    git(repository, "worktree", "prune")
+    own = repository / ".git"
+    if not own.is_dir() or (own / "worktrees").exists():  # else it has none to forget
+        git(repository, "worktree", "prune")
     if not (repository / ".gitmodules").exists():
         return
     for path in checkout.submodules(checkout.entries(repository, "HEAD")):
