@@ -26,7 +26,7 @@ class Dice(gym.Env):
 
 if __name__ == "__main__":
     run = assay.train(
-        "c51", Dice, env_steps=4_000, v_min=0, v_max=12, atoms=13, batch_size=256,
+        "c51", Dice, env_steps=2_000, v_min=0, v_max=12, atoms=13, batch_size=256,
         lr="linear:1e-2:1e-4", epsilon=0.5, eval_every=0, checkpoint_every=0, seed=1,
     )  # fmt: skip
     with torch.no_grad():

@@ -7,7 +7,7 @@ import assay
 
 if __name__ == "__main__":
     run = assay.train(
-        "dqn", "CartPole-v1", env_steps=8_000, double=True, dueling=True,
+        "dqn", "CartPole-v1", env_steps=5_000, double=True, dueling=True,
         gamma=0.95, eval_every=0, checkpoint_every=0, seed=1,
     )  # fmt: skip
     print(f"mean return {run.evaluate(episodes=20).mean:.0f}; random actions give about 22")

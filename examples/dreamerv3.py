@@ -8,8 +8,8 @@ import assay
 
 if __name__ == "__main__":
     run = assay.train(
-        "dreamerv3", "assay/Catch-v0", env_steps=500, learning_starts=200, train_ratio=64,
-        batch_size=8, seed=1, log_every=100, eval_every=0, checkpoint_every=0,
+        "dreamerv3", "assay/Catch-v0", env_steps=300, learning_starts=200, train_ratio=64,
+        batch_size=8, seed=1, log_every=25, eval_every=0, checkpoint_every=0,
     )  # fmt: skip
     for name in ("reconstruction_loss", "reward_loss", "continue_loss"):
         _, values = run.metrics()[f"train/{name}"]

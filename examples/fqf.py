@@ -26,7 +26,7 @@ class Jackpot(gym.Env):
 
 if __name__ == "__main__":
     run = assay.train(
-        "fqf", Jackpot, env_steps=3_000, learning_starts=200, lr="linear:5e-3:5e-4", fractions=8,
+        "fqf", Jackpot, env_steps=1_500, learning_starts=200, lr="linear:5e-3:5e-4", fractions=8,
         fraction_lr="linear:1e-2:0", epsilon=0.5, hidden=[32], eval_every=0,
         checkpoint_every=0, seed=1,
     )  # fmt: skip
