@@ -84,6 +84,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         start = end
 
 
+@pytest.fixture
+def quick_cloning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimate who acted by few updates, in tests that do not ask how well that is done."""
+    from assay.evaluation.offline import OfflineEvaluator
+
+    defaults = OfflineEvaluator.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "cloning_updates", 100)
+
+
 def _belonging(item: Any) -> str:
     """Return the module of a test that has a fixture of it; of any other test, itself."""
     fixtures = itertools.chain(*item._fixtureinfo.name2fixturedefs.values())

@@ -57,6 +57,7 @@ def test_evaluate_plays_the_episodes_and_keeps_them(cli: Cli, runs: Path) -> Non
     assert all(f"a/seed-{seed}" in shown.stdout for seed in (1, 2, 3))
 
 
+@pytest.mark.usefixtures("quick_cloning")
 def test_runs_are_ranked_from_recorded_data(cli: Cli, runs: Path, tmp_path: Path) -> None:
     place = save(record("CartPole-v1", episodes=12), tmp_path / "random.npz")
     before = len(list(RunDirectory.open(runs / "a" / "seed-1").evals()))

@@ -251,6 +251,7 @@ def test_runs_are_ranked_without_their_environment(trained: Path) -> None:
     assert again.to_json() == found.to_json()
 
 
+@pytest.mark.usefixtures("quick_cloning")
 def test_only_who_samples_has_importance_weights(trained: Path) -> None:
     runs = [trained / "td3_bc", trained / "iql"]
     found = assay.evaluate_offline(runs, trained / "reach.npz", updates=30, sampled=True)

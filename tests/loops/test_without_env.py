@@ -49,6 +49,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "jobs.npz"
 
 
+@pytest.mark.usefixtures("quick_cloning")
 def test_a_log_becomes_a_policy(jobs: Path) -> None:
     settings = ["updates=150", "lr=1e-2", "hidden=[16]", "batch_size=64", "compile=false"]
     trained = cli("train", "bc", f"data={jobs}", *settings, "--name", "b")
