@@ -29,7 +29,7 @@ if __name__ == "__main__":
     arrived = sum(episode.reward.sum() for episode in walks) / len(walks)
 
     run = assay.train(
-        "iql", "FrozenLake-v1", data="walks.npz", updates=2500, env_kwargs=LAKE, lr=3e-3, tau=0.02,
+        "iql", "FrozenLake-v1", data="walks.npz", updates=1500, env_kwargs=LAKE, lr=3e-3, tau=0.02,
         gamma=0.95, expectile=0.95, beta=30, hidden=[64], batch_size=128, seed=1, eval_every=0,
         checkpoint_every=0,
     )  # fmt: skip

@@ -10,7 +10,7 @@ if __name__ == "__main__":
         settings = {"epsilon": "linear:1:0.05:0.5"}
         if name == "dqn":
             settings |= {"num_envs": 16, "lr": 1e-3, "train_every": 16, "target_every": 100}
-        run = assay.train(name, "assay/Recall-v0", env_steps=24_000, seed=1, **settings)
+        run = assay.train(name, "assay/Recall-v0", env_steps=16_000, seed=1, **settings)
         right = run.evaluate(episodes=200).mean
         print(f"{name}: {right:.0%} of the answers are right")
 
