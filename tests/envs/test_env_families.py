@@ -291,7 +291,11 @@ def test_what_a_package_lacks_itself_is_named(error: Exception, package: str) ->
         family.load("MiniGrid-Empty-5x5-v0")
 
 
-def test_an_old_version_that_cannot_be_made_names_the_newest() -> None:
+@pytest.mark.parametrize("registered", [False, True])  # Robotics has old versions of its own
+def test_an_old_version_that_cannot_be_made_names_the_newest(registered: bool) -> None:
+    if registered:
+        pytest.importorskip("gymnasium_robotics")
+        families.ROBOTICS.load()
     with pytest.raises(EnvError, match=r"(?s)'HalfCheetah-v3' needs.*Use 'HalfCheetah-v5'."):
         make_vector("HalfCheetah-v3", 1)
 

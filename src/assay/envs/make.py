@@ -563,8 +563,9 @@ def _making_failure(error: BaseException, spec: EnvSpec, kwargs: Mapping[str, An
     if isinstance(error, AssayError):
         return error
     if isinstance(error, (ImportError, gym.error.DependencyNotInstalled)):
+        old = "mujoco_py" in str(error)  # which no extra brings
         for start, (package, extra) in _EXTRAS.items():
-            if str(spec.entry_point).startswith(start):
+            if str(spec.entry_point).startswith(start) and not old:
                 return MissingExtraError(package, extra, f"The environment '{spec.id}'")
         newest = gym.envs.registration.find_highest_version(spec.namespace, spec.name)
         newer = newest is not None and newest > (spec.version or 0)

@@ -94,7 +94,7 @@ def _turned_product(graph: Any, left: Any, right: Any) -> Any:
 
 def _turned(graph: Any, matrix: Any) -> Any:
     made = graph.call_function(aten.permute.default, (matrix, [1, 0]))
-    made.meta["val"] = _example(matrix).t()
+    made.meta["val"] = _example(matrix).detach().t()
     return made
 
 
