@@ -124,4 +124,4 @@ $(STAMP): pyproject.toml constraints.txt
 	$(call install,.venv,-e '.[all$(comma)dev]')
 
 $(BENCH_STAMP): pyproject.toml constraints.txt Makefile
-	$(call install,.venv-bench,-e '.[server$(comma)box2d$(comma)mujoco$(comma)minatar$(comma)minigrid$(comma)dm-control$(comma)pettingzoo$(comma)data]' pytest $(PEERS),$(UNPINNED))
+	$(call install,.venv-bench,-e '.[server$(comma)box2d$(comma)mujoco$(comma)minatar$(comma)minigrid$(comma)dm-control$(comma)pettingzoo$(comma)foraging$(comma)data]' pytest $(PEERS),$(UNPINNED))

@@ -395,8 +395,8 @@ def table(path: Path = STORE) -> str:
             difference, verdict = judged(ours, theirs)
             name = task.env.rpartition(":")[2]
             lines.append(
-                f"| {algorithm} | {name} | {task.part} | {steps:,} | {_mean(ours)} | "
-                f"{_mean(theirs)} | {difference.point:+.1f} [{difference.low:+.1f}, "
+                f"| {algorithm} | {name} | {task.part} | {steps:,} | {spread(ours)} | "
+                f"{spread(theirs)} | {difference.point:+.1f} [{difference.low:+.1f}, "
                 f"{difference.high:+.1f}] | {verdict} |"
             )
     if not tally:
@@ -443,8 +443,10 @@ def _together(algorithm: str, pairs: Mapping[str, tuple[list[float], list[float]
     )
 
 
-def _mean(values: Sequence[float]) -> str:
-    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f} ({len(values)})"
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Return mean, standard deviation and number of some scores."""
+    middle, around = np.mean(values), np.std(values, ddof=1)
+    return f"{middle:.{digits}f} ± {around:.{digits}f} ({len(values)})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

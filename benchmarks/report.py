@@ -41,6 +41,7 @@ _PAGES = {
     "environments.md": ("wrappers",),
     "systems-tasks.md": ("systems",),
     "games.md": ("games",),
+    "multi-agent.md": ("teams",),
     "imitation.md": ("imitation", "imitation-speed"),
     "preferences.md": ("preferences",),
     "randomization.md": ("randomisation", "mazes"),
@@ -377,6 +378,7 @@ def tables() -> dict[str, str]:
         "server": server_table(),
         "server-learning": plain_table("server_learning", "python benchmarks/server_learning.py"),
         "games": plain_table("games", "python benchmarks/games.py"),
+        "teams": plain_table("teams", "python benchmarks/teams.py returns"),
         "wrappers": plain_table("wrappers", "python benchmarks/wrappers.py --store"),
         "systems": plain_table("systems", "python benchmarks/systems.py --store"),
     }

@@ -11,9 +11,10 @@ its last checkpoint and its last evaluation; BenchMARL's begins when all is buil
 of VMAS, which is batched in torch and its fastest, and MPE2's own, which it steps one by one.
 
 Returns: both sides at their own defaults and equal environment steps, on MPE2's tasks (ours are
-batched copies, equal step for step), Discrete actions (Box for MADDPG), episodes of 25 steps. Both
-are judged alike, with deterministic actions: the mean over agents of the sum of rewards, in
-`EPISODES` episodes.
+batched copies, equal step for step), Discrete actions (Box for MADDPG), episodes of 25 steps, and
+on level-based foraging, episodes of 50. Both are judged alike: the mean over agents of the sum of
+rewards, in `EPISODES` episodes, with deterministic actions, and sampled ones in foraging, where
+agents without chance stand in each other's way.
 
 Each measurement is a fresh process with one thread.
 """
@@ -32,11 +33,14 @@ from typing import Any
 
 import evidence
 from children import ask, caches, finish
+from defaults import judged, spread
+from report import machine_line
 from speed import pin
 
 from assay.core.errors import ConfigError
 
-STORE = evidence.ROOT / "evidence" / "teams.json"
+EVIDENCE = evidence.ROOT / "evidence" / "teams.json"
+FORAGING = "Foraging-5x5-2p-1f-v3"
 TASKS = {"simple_spread_v3": {"N": 3, "local_ratio": 0.5}, "simple_speaker_listener_v4": {}}
 PAIRS = (
     ("ippo", "simple_spread_v3"),
@@ -44,6 +48,8 @@ PAIRS = (
     ("qmix", "simple_spread_v3"),
     ("mappo", "simple_speaker_listener_v4"),
     ("maddpg", "simple_speaker_listener_v4"),
+    ("ippo", FORAGING),
+    ("mappo", FORAGING),
 )
 CONTINUOUS = ("maddpg",)  # BenchMARL's has no other actions
 SIDES = ("benchmarl", "assay")
@@ -65,7 +71,8 @@ def child(spec: dict[str, Any]) -> dict[str, Any]:
     if spec["core"] is not None:
         pin(spec["core"])
     side = spec["side"].partition("-")[0]
-    return (_benchmarl if side == "benchmarl" else _assay)(spec)
+    found = (_benchmarl if side == "benchmarl" else _assay)(spec)
+    return found | {"machine": machine_line(evidence.machine())}
 
 
 def _assay(spec: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +97,9 @@ def _assay(spec: dict[str, Any]) -> dict[str, Any]:
         began = time.process_time()
         run = assay.train(spec["algorithm"], spec["task"], env_steps=spec["steps"], **options)
         seconds = time.process_time() - began
-        mean = None if spec["race"] else run.evaluate(episodes=EPISODES, seed=10_000).mean
+        sampled = spec["task"] == FORAGING
+        judged = None if spec["race"] else run.evaluate(EPISODES, seed=10_000, sampled=sampled)
+        mean = None if judged is None else judged.mean
     return {"steps": spec["steps"], "seconds": round(seconds, 2), "return": mean}
 
 
@@ -104,19 +113,21 @@ def _benchmarl(spec: dict[str, Any]) -> dict[str, Any]:
     from torchrl.envs import PettingZooWrapper
     from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-    module = importlib.import_module(f"mpe2.{spec['task']}")
+    foraging = spec["task"] == FORAGING
 
     class Task(PettingZooClass):
-        """MPE2's task, which BenchMARL looks for in PettingZoo."""
+        """A task that BenchMARL does not have, or looks for in PettingZoo."""
 
         def get_env_fun(
             self, num_envs: int, continuous_actions: bool, seed: Any, device: Any
         ) -> Any:
-            options = {"max_cycles": CYCLES, "continuous_actions": continuous_actions}
             return lambda: PettingZooWrapper(
-                module.parallel_env(**options, **TASKS[spec["task"]]),
-                return_state=True, categorical_actions=True, device=device, seed=seed,
+                _foraging() if foraging else _particles(spec["task"], continuous_actions),
+                return_state=not foraging, categorical_actions=True, device=device, seed=seed,
             )  # fmt: skip
+
+        def supports_discrete_actions(self) -> bool:
+            return True
 
         def __reduce__(self) -> Any:  # pickled with the experiment, and never read
             return dict, ()
@@ -132,10 +143,11 @@ def _benchmarl(spec: dict[str, Any]) -> dict[str, Any]:
         config.on_policy_n_envs_per_worker = COPIES
         config.on_policy_minibatch_size, config.on_policy_n_minibatch_iters = MINIBATCH, EPOCHS
         model.num_cells = list(HIDDEN)
+    longest = 50 if foraging else CYCLES
     task = (
         VmasTask.SIMPLE_SPREAD.get_from_yaml()
         if spec["side"] == "benchmarl-vmas"
-        else Task(spec["task"].rpartition("_")[0].upper(), {"max_cycles": CYCLES})
+        else Task(spec["task"].rpartition("_")[0].upper(), {"max_cycles": longest})
     )
     peer = getattr(algorithms, f"{spec['algorithm'].title()}Config")
     with tempfile.TemporaryDirectory() as place:
@@ -151,8 +163,9 @@ def _benchmarl(spec: dict[str, Any]) -> dict[str, Any]:
     mean = None
     if not spec["race"]:
         env = task.get_env_fun(1, continuous, 10_000 + spec["seed"], "cpu")()
-        with set_exploration_type(ExplorationType.DETERMINISTIC), torch.no_grad():
-            rollouts = [env.rollout(CYCLES, policy=experiment.policy) for _ in range(EPISODES)]
+        chance = ExplorationType.RANDOM if foraging else ExplorationType.DETERMINISTIC
+        with set_exploration_type(chance), torch.no_grad():
+            rollouts = [env.rollout(longest, policy=experiment.policy) for _ in range(EPISODES)]
         groups = list(task.group_map(env))
         means = [
             torch.cat([rollout["next", group, "reward"] for group in groups], dim=-2).sum(0).mean()
@@ -160,6 +173,34 @@ def _benchmarl(spec: dict[str, Any]) -> dict[str, Any]:
         ]
         mean = float(torch.stack(means).mean())
     return {"steps": experiment.total_frames, "seconds": round(seconds, 2), "return": mean}
+
+
+def _particles(task: str, continuous: bool) -> Any:
+    """Return a task of MPE2."""
+    module = importlib.import_module(f"mpe2.{task}")
+    options = {"max_cycles": CYCLES, "continuous_actions": continuous}
+    return module.parallel_env(**options, **TASKS[task])
+
+
+def _foraging() -> Any:
+    """Return foraging as Assay plays it, by the class that TorchRL asks for."""
+    import gymnasium as gym
+    from pettingzoo import ParallelEnv
+
+    from assay.envs.make import find_spec
+    from assay.envs.tuple_agents import TupleAgents, put_right
+
+    class Foraging(TupleAgents, ParallelEnv):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            obs, _ = super().reset(seed, options)
+            return obs, {agent: {} for agent in self.possible_agents}
+
+        def step(self, actions: dict[str, Any]) -> Any:
+            *found, _ = super().step(actions)
+            return *found, {agent: {} for agent in self.possible_agents}
+
+    spec = find_spec(FORAGING)
+    return Foraging(put_right(gym.make(spec), spec))
 
 
 # ---------------------------------------------------------------------- all of them
@@ -194,7 +235,8 @@ def race(core: int, repeats: int, steps: int) -> dict[str, Any]:
     ratios = {side: round(middle[side] / best, 1) for side in RACERS}
     for side in RACERS:
         print(f"{side}: {middle[side]:.0f} steps/s, {ratios[side]} times BenchMARL's faster one")
-    return {"steps_per_second": rates, "ratios": ratios, "target": TARGET}
+    facts = {"steps": steps, "machine": records[-1]["machine"]}
+    return {"steps_per_second": rates, "ratios": ratios, "target": TARGET} | facts
 
 
 def collect(path: Path, steps: int, seeds: int, jobs: int) -> None:
@@ -217,8 +259,52 @@ def collect(path: Path, steps: int, seeds: int, jobs: int) -> None:
 
 
 def _stored(path: Path) -> dict[str, Any]:
-    found = evidence.read_json(path) if path.exists() else {"schema": evidence.SCHEMA}
-    return found | {"machine": evidence.machine()}
+    return evidence.read_json(path) if path.exists() else {"schema": evidence.SCHEMA}
+
+
+def lines(content: dict[str, Any]) -> str:
+    """Return the tables of what was measured: returns, then speed."""
+    parts, records = [], content.get("returns", [])
+    if records:
+        parts += [_returns(records), _machines(records)]
+    if "speed" in content:
+        parts += [_speed(content["speed"]), _machines([content["speed"]])]
+    return "\n\n".join(parts)
+
+
+def _returns(records: list[dict[str, Any]]) -> str:
+    found = [
+        "| algorithm | task | steps | Assay | BenchMARL | difference | verdict |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    scores: dict[tuple[str, str, int], dict[str, list[float]]] = {}
+    for record in records:
+        key = record["algorithm"], record["task"], record["asked"]
+        sides = scores.setdefault(key, {side: [] for side in SIDES})
+        sides[record["side"]].append(record["return"])
+    for (algorithm, task, steps), sides in scores.items():
+        difference, verdict = judged(sides["assay"], sides["benchmarl"])
+        digits = 3 if task == FORAGING else 1
+        bounds = difference.point, difference.low, difference.high
+        point, low, high = (f"{value:+.{digits}f}" for value in bounds)
+        cells = [algorithm, task, f"{steps:,}"]
+        cells += [spread(sides[side], digits) for side in ("assay", "benchmarl")]
+        found.append(f"| {' | '.join([*cells, f'{point} [{low}, {high}]', verdict])} |")
+    return "\n".join(found)
+
+
+def _speed(content: dict[str, Any]) -> str:
+    rows = [
+        f"| {side} | {', '.join(f'{rate:,.0f}' for rate in rates)} | "
+        f"{content['ratios'][side]:.1f}x |"
+        for side, rates in content["steps_per_second"].items()
+    ]
+    head = "| IPPO on simple_spread, 32 copies | steps/s | of the faster BenchMARL |\n|---|---|---|"
+    return "\n".join([head, *rows, "", f"Target: {content['target']:g} times."])
+
+
+def _machines(records: list[dict[str, Any]]) -> str:
+    return f"Measured on {'; '.join(dict.fromkeys(record['machine'] for record in records))}."
 
 
 def main() -> int:
@@ -236,7 +322,7 @@ def main() -> int:
     returns.add_argument("--steps", type=int, default=STEPS)
     returns.add_argument("--seeds", type=int, default=SEEDS)
     returns.add_argument("--jobs", type=int, default=1)
-    returns.add_argument("--out", type=Path, default=STORE)
+    returns.add_argument("--out", type=Path, default=EVIDENCE)
     found = parser.parse_args()
     if found.verb == "child":
         print(json.dumps(child(found.spec)))
@@ -251,7 +337,7 @@ def main() -> int:
     repeats, rollouts = (1, 1) if found.quick else (found.repeats, ROLLOUTS)
     result = race(found.core, repeats, COPIES * HORIZON * rollouts)
     if found.store:
-        evidence.write_json(STORE, _stored(STORE) | {"speed": result})
+        evidence.write_json(EVIDENCE, _stored(EVIDENCE) | {"speed": result})
     return 0
 
 
