@@ -313,6 +313,10 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     one = verbs.add_parser("child")
     one.add_argument("spec", type=json.loads)
+    once = verbs.add_parser("one", help="print the return of one side with one seed")
+    for name, known in (("side", SIDES), ("algorithm", None), ("task", None), ("seed", None)):
+        once.add_argument(name, choices=known, type=int if name == "seed" else str)
+    once.add_argument("--steps", type=int, default=STEPS)
     speed = verbs.add_parser("speed")
     speed.add_argument("--store", action="store_true")
     speed.add_argument("--quick", action="store_true")
@@ -326,6 +330,10 @@ def main() -> int:
     found = parser.parse_args()
     if found.verb == "child":
         print(json.dumps(child(found.spec)))
+        return 0
+    if found.verb == "one":
+        spec = {name: getattr(found, name) for name in ("side", "algorithm", "task", "seed")}
+        print(json.dumps(child(spec | {"steps": found.steps, "core": None, "race": False})))
         return 0
     if importlib.util.find_spec("benchmarl") is None:
         raise ConfigError(

@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,6 +16,10 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import adopt  # noqa: E402
 import cases  # noqa: E402
 import evidence  # noqa: E402
+import imitators  # noqa: E402
+import offline  # noqa: E402
+import subjects  # noqa: E402
+import teams  # noqa: E402
 
 from assay.study.files.documents import ROOT as STATE  # noqa: E402
 from assay.study.files.documents import read_yaml_document  # noqa: E402
@@ -43,15 +48,49 @@ def test_all_committed_evidence_is_adopted_and_every_study_verifies() -> None:
         for event in study.history().adopted.values()
     }  # fmt: skip
     committed = {f"../evidence/learning/{path.name}" for path in evidence.LEARNING.glob("*.json")}
-    assert adopted == committed
+    others = {f"../evidence/{name}" for name in ("teams.json", "imitation.json", "offline.jsonl")}
+    assert adopted == committed | others
 
 
 def test_what_the_studies_show_is_what_the_tables_say() -> None:
+    tables = {path.stem: evidence.read_learning(path) for path in evidence.LEARNING.glob("*.json")}
+    tables |= evidence.read_json(imitators.EVIDENCE)["cases"]
+    seen = set()
     for study in studies(adopt.STUDIES):
         for (name, _, _), event in study.history().shown.items():
-            found = evidence.read_learning(evidence.LEARNING / f"{name}.json")
-            assert event.data["iqm"] == pytest.approx(found["iqm"], abs=1e-3)
-            assert event.data["reached"] is found["passed"]
+            if name in tables:
+                seen.add(name)
+                assert event.data["iqm"] == pytest.approx(tables[name]["iqm"], abs=1e-3)
+                assert event.data["reached"] is tables[name]["passed"]
+    # An agent that is only somebody's rival is shown by that one's study.
+    assert {*tables} - seen == {case.rival for case in cases.CASES.values() if case.rival} - seen
+
+
+def test_a_recorded_set_is_judged_as_its_table_says() -> None:
+    by_set = offline.scores(offline.STORE)
+    for (env, quality, sha256), arms in by_set.items():
+        name = subjects.slug(f"{env} {quality} {sha256[:8]}")
+        history = Study(adopt.STUDIES, "recorded-data", name).history()
+        for arm, seeds in arms.items():
+            if arm == "bc":
+                continue
+            (seen,) = [e for (who, *_), e in history.shown.items() if who.split("-")[0] == arm]
+            effect = np.mean([*seeds.values()]) - np.mean([*arms["bc"].values()])
+            assert seen.data["comparison"]["effect"] == pytest.approx(effect, rel=1e-6)
+
+
+def test_agents_beside_benchmarl_are_compared_with_it() -> None:
+    found = evidence.read_json(teams.EVIDENCE)["returns"]
+    of = [one for one in found if (one["algorithm"], one["task"]) == ("qmix", "simple_spread_v3")]
+    ours, theirs = (
+        np.mean([one["return"] for one in of if one["side"] == side])
+        for side in ("assay", "benchmarl")
+    )
+    study = Study(adopt.STUDIES, "several-agents", "qmix-simple-spread-v3")
+    seen = study.history().shown["assay", "benchmarl", "return"].data
+    assert seen["comparison"]["effect"] == pytest.approx(ours - theirs)
+    command = study.contract().baseline.command
+    assert [*command[1:4]] == ["../teams.py", "one", "benchmarl"]
 
 
 def test_every_case_with_a_control_is_compared_with_it() -> None:
@@ -107,7 +146,7 @@ def test_evidence_that_was_added_has_to_be_adopted(copy: Path) -> None:
 
 def test_a_control_that_is_measured_later_joins_the_study(copy: Path) -> None:
     root, directory = places(copy)
-    shutil.rmtree(root / STATE)
+    shutil.rmtree(root / STATE / "tasks" / "memory" / "studies" / "r2d2-recall")
     kept = (directory / "dqn-recall.json").read_bytes()
     (directory / "dqn-recall.json").unlink()
     assert adopt.build(root, directory)["memory/r2d2-recall"] == 6

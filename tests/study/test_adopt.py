@@ -68,6 +68,18 @@ class TestAdopting:
         }  # fmt: skip
         assert verify.verify(study) == []
 
+    def test_a_result_in_json_lines(self, study: Study) -> None:
+        lines = study.root / "new.jsonl"
+        lines.write_text('{"mean": 1.5}\n{"mean": 2.5}\n')
+        source = Source("new", 1, "new.jsonl", "/1/mean", "return", "cfg")
+        (event,) = adopt.adopt(study, [source], [], "ada")
+        assert event.data["value"] == 2.5 and verify.verify(study) == []
+        with pytest.raises(StudyError, match="no number at '/2/mean'"):
+            adopt.adopt(study, [dataclasses.replace(source, pointer="/2/mean")], [], "ada")
+        lines.write_text('{"mean": 1.5}\n')  # one line is a list of one line
+        one = dataclasses.replace(source, pointer="/0/mean")
+        assert adopt.adopt(study, [one], [], "ada")[0].data["value"] == 1.5
+
     def test_twice_adds_nothing(self, study: Study) -> None:
         adopt.adopt(study, everything(), [CLAIM], "ada")
         before = study.ledger.path.read_bytes()

@@ -12,6 +12,7 @@ A file that is measured again gets new events which supersede the old ones; noth
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -52,7 +53,8 @@ class Source:
     candidate: str  # what was tried
     seed: int  # the training seed
     path: str  # the file, relative to the study's repository, in POSIX form
-    pointer: str  # the number inside it, as a JSON pointer (RFC 6901)
+    # The number inside it, as a JSON pointer (RFC 6901). JSON Lines (.jsonl) are a list of lines.
+    pointer: str
     metric: str  # what the number measures
     config: str  # hash of the settings that it was trained with
     # How it was measured, in words and numbers.
@@ -123,7 +125,7 @@ def due(
 
 def _facts(study: Study, source: Source) -> dict[str, Any]:
     data = _bytes(study.root, source.path)
-    value = _pointed(data, source.pointer)
+    value = _pointed(data, source.path, source.pointer)
     if value is None:
         raise StudyError(
             f"'{source.path}' has no number at '{source.pointer}', where seed {source.seed} of "
@@ -144,10 +146,10 @@ def _bytes(root: Path, path: str) -> bytes:
     return place.read_bytes()
 
 
-def _pointed(data: bytes, pointer: str) -> float | None:
+def _pointed(data: bytes, path: str, pointer: str) -> float | None:
     """Return the number that a JSON pointer leads to, or None where it leads to none."""
     try:
-        value = json.loads(data)
+        value = _parsed(data, path.endswith(".jsonl"))
         for part in pointer.split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             value = value[int(name)] if isinstance(value, list) else value[name]
@@ -155,6 +157,11 @@ def _pointed(data: bytes, pointer: str) -> float | None:
         return None
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and math.isfinite(value) else None
+
+
+@functools.lru_cache(maxsize=1)  # the results of one file come one after the other
+def _parsed(data: bytes, lines: bool) -> Any:
+    return [json.loads(line) for line in data.splitlines()] if lines else json.loads(data)
 
 
 def arm(adopted: Mapping[Key, Mapping[str, Any]], candidate: str, metric: str) -> dict[int, float]:
@@ -242,7 +249,7 @@ def _difference(data: bytes | None, event: Event) -> str:
             f"was changed since: its SHA-256 is {now[:12]}..., and {event.data['sha256'][:12]}... "
             "was adopted"
         )
-    value = _pointed(data, str(event.data["pointer"]))
+    value = _pointed(data, str(event.data["path"]), str(event.data["pointer"]))
     if value != event.data["value"]:
         return f"says {value} at {event.data['pointer']}, and {event.data['value']} was adopted"
     return ""
