@@ -236,8 +236,23 @@ def test_a_broken_environment_fails_its_check(cli: Cli, root: Path) -> None:
 def test_environments_are_listed(cli: Cli) -> None:
     listed = {row["id"]: row["from"] for row in json.loads(cli("envs", "list", "--json").stdout)}
     assert listed["CartPole-v1"] == "native"
+    assert listed["dm_control/cartpole-swingup-v0"] == "shimmy"
+    assert "functools" not in listed.values()
     assert set(json.loads(cli("envs", "list", "pendulum", "--json").stdout)[0]) == {"id", "from"}
     assert "CartPole" not in cli("envs", "list", "pendulum").stdout
+
+
+def test_large_families_are_listed_by_an_example(cli: Cli) -> None:
+    count = sum(name.startswith("Foraging-") for name in listed_ids(cli))
+    shown = cli("envs", "list").stdout
+    assert f"Level-based foraging: {count:,} ids like Foraging-8x8-2p-3f-v3" in shown
+    assert "Foraging-8x8-2p-3f-v3 " in shown and "Foraging-5x5-2p-1f-v3" not in shown
+    assert "CartPole-v1" in shown and "dm_control/cartpole-swingup-v0" in shown
+    assert "Foraging-5x5-2p-1f-v3" in cli("envs", "list", "foraging-5x5").stdout
+
+
+def listed_ids(cli: Cli) -> list[str]:
+    return [row["id"] for row in json.loads(cli("envs", "list", "--json").stdout)]
 
 
 def test_the_doctor_checks_everything(cli: Cli) -> None:

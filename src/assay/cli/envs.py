@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,8 @@ import typer
 from assay.cli import output
 from assay.cli.shared_options import AsJson
 from assay.core.errors import EXIT_USER_ERROR
+
+_LONGEST = 100  # ids of a family that are listed without being asked for
 
 app = typer.Typer(
     help="List environments, check one or many, begin one of your own.", no_args_is_help=True
@@ -27,15 +30,22 @@ def list_envs(
     import gymnasium as gym
 
     import assay.envs.tasks  # noqa: F401 (registers them)
-    from assay.envs.families import load_all
+    from assay.envs.families import FAMILIES, load_all
 
     missing = load_all()
     ids = sorted(name for name in gym.registry if pattern.lower() in name.lower())
-    rows = [(name, _origin(name)) for name in ids]
     if as_json:
-        output.print_json([{"id": name, "from": home} for name, home in rows])
+        output.print_json([{"id": name, "from": _origin(name)} for name in ids])
         return
-    output.show(output.table(("id", "from"), rows))
+    large = []
+    for family in () if pattern else FAMILIES:
+        own = {name for name in ids if family.ids.match(name)}
+        if len(own) > _LONGEST:
+            large.append(f"{family.name}: {len(own):,} ids like {family.example}")
+            ids = [name for name in ids if name not in own or name == family.example]
+    output.show(output.table(("id", "from"), [(name, _origin(name)) for name in ids]))
+    if large:
+        output.say(f"{'; '.join(large)}. List them with a part of an id: assay envs list Foraging")
     for family in missing:
         output.note(
             f"{family.name} is not installed ({family.example} and others): "
@@ -268,8 +278,8 @@ def _origin(name: str) -> str:
 def _home(spec: Any) -> str:
     """Return the package that an environment's code comes from."""
     entry = spec.entry_point
-    if getattr(entry, "func", None) is not None and entry.args:  # a partial on a module's name
-        return str(entry.args[0]).partition(".")[0]
+    if isinstance(entry, partial):  # on a module's name, or on a function of who registered it
+        entry = f"{entry.args[0]}:" if entry.args else entry.func
     module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
     parts = module.split(".")
     return ".".join(parts[:3] if parts[:2] == ["gymnasium", "envs"] else parts[:1])
