@@ -186,6 +186,11 @@ GROUPS: dict[str, tuple[Case, ...]] = {
         Case("sac-fetchreach", "sac", "FetchReach-v4", 3_500, 0.2, 1.0,
              overrides={"her": None}, control_of="sac-her-fetchreach", measure="success"),
     ),
+    "Several agents": (
+        Case("qmix-twostep", "qmix", "assay/TwoStep-v0", 3_000, 8, 0.1, inclusive=True),
+        Case("vdn-twostep", "vdn", "assay/TwoStep-v0", 3_000, 7.5, 0.1,
+             control_of="qmix-twostep"),
+    ),
     "Levels": (
         Case("hiro-longmaze", "hiro", "assay/LongMaze-v0", 100_000, 0.6, 3.0,
              overrides=_LONG_MAZE),

@@ -99,6 +99,7 @@ def test_the_goals_are_those_the_project_set() -> None:
         "r2d2-recall": (ANY, "≥ 0.95"),
         "redq-pendulum": (ANY, "> -160"),
         "impala-lag": (ANY, "≥ 475"),
+        "qmix-twostep": (ANY, "≥ 8"),
         "hiro-longmaze": (ANY, "> 0.6"),
         "hiro-umaze": (ANY, "> 60% success"),
         "hiro-smaze": (ANY, "> 60% success"),
@@ -107,7 +108,8 @@ def test_the_goals_are_those_the_project_set() -> None:
     assert cases.CASES["redq-pendulum"].env_steps <= 20_000
     controls = {c.name: c.goal for c in cases.CASES.values() if c.control_of is not None}
     assert controls.keys() == {
-        "ppo-novel", "ppo-recall", "dqn-recall", "sac-fetchreach", "impala-lag-uncorrected",
+        "ppo-novel", "ppo-recall", "dqn-recall", "sac-fetchreach", "vdn-twostep",
+        "impala-lag-uncorrected",
         "ppo-chain", "sac-longmaze", "sac-umaze", "sac-smaze",
     }  # fmt: skip
     assert controls["ppo-novel"] == "< 150" and controls["sac-fetchreach"] == "< 20% success"
