@@ -625,7 +625,7 @@ def test_the_pool_starts_the_longest_first_and_reports_failures(
 ) -> None:
     pool = FakePool(pool_options(tmp_path), "raise SystemExit(5)")
     pool.run([(case, 1) for case in cases.CASES.values()])
-    assert pool.order[0] == "crossq-halfcheetah" and pool.order[-1] == "ppo-cartpole"
+    assert pool.order[0] == "crossq-halfcheetah" and pool.order[-1] == "qmix-twostep"
     assert pool.most == 2 and pool.failures == len(cases.CASES)
     assert (
         "sac-halfcheetah seed 1: failed with exit code 5\n  the reason" in capsys.readouterr().out
