@@ -6,6 +6,7 @@ were measured before there was a study. `adopt.py` puts these into ledgers.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import boards
 import evidence
 import imitators
 import numpy as np
@@ -25,6 +27,7 @@ from assay.study.judge.adopt import Claim, Source
 
 WAIVED = "The results were measured before the study and adopted; the gate decides on none of them."
 OFFLINE_EPISODES = 100
+BOARD_GAMES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def subjects(root: Path, directory: Path = evidence.LEARNING) -> Iterator[Subjec
         EvidenceError: The evidence contradicts itself.
     """
     yield from learning(root, directory)
-    for make, name in ((of_teams, "teams"), (of_imitators, "imitation")):
+    for make, name in ((of_teams, "teams"), (of_boards, "boards"), (of_imitators, "imitation")):
         path = directory.parent / f"{name}.json"
         if path.exists():
             yield from make(root, path)
@@ -181,6 +184,39 @@ def of_teams(root: Path, path: Path) -> Iterator[Subject]:
             episodes=teams.EPISODES,
         )  # fmt: skip
         yield Subject(made, sources, [Claim("assay", "return", rival="benchmarl")])
+
+
+def of_boards(root: Path, path: Path) -> Iterator[Subject]:
+    """Yield what AlphaZero has learned: games won against minimax, games lost to perfect play."""
+    won = r'"preset": .*?"wins": \{"count": [0-9]+, "share": ([0-9.]+)'
+    rival, lost = boards.OPPONENT, r'"against_perfect": \[[0-9]+, [0-9]+, ([0-9]+)'
+    asked = (
+        ("connect_four", "preset/wins/share", "wins", f"win 90 % of games against {rival}", won),
+        ("tictactoe", "against_perfect/2", "losses", "lose no game to perfect play", lost),
+    )
+    content = json.loads(path.read_text())
+    for game, place, metric, words, pattern in asked:
+        sources = [
+            Source(
+                "alphazero", one["seed"], _relative(path, root), f"/{game}/{i}/{place}", metric,
+                config="preset", protocol={"env": game, "games": BOARD_GAMES},
+            )
+            for i, one in enumerate(content.get(game, ()))
+        ]  # fmt: skip
+        if not sources:
+            continue
+        made = contract(
+            "several-agents", slug(f"alphazero {game}"), f"Does AlphaZero {words}?", game, words,
+            metric=metric, effect=0.05, hours=20.0, source={"kind": "stdout", "key": pattern},
+            command=["boards.py", game, "--seeds", "{seed}", "--root", "{out}"],
+            episodes=BOARD_GAMES,
+        )  # fmt: skip
+        goal = (
+            Claim("alphazero", metric, threshold=0.9)
+            if metric == "wins"
+            else Claim("alphazero", metric, "minimize", relation="<=", threshold=0.0)
+        )
+        yield Subject(made, sources, [goal])
 
 
 # ---------------------------------------------------------------------- learning from data

@@ -48,7 +48,8 @@ def test_all_committed_evidence_is_adopted_and_every_study_verifies() -> None:
         for event in study.history().adopted.values()
     }  # fmt: skip
     committed = {f"../evidence/learning/{path.name}" for path in evidence.LEARNING.glob("*.json")}
-    others = {f"../evidence/{name}" for name in ("teams.json", "imitation.json", "offline.jsonl")}
+    names = ("teams.json", "boards.json", "imitation.json", "offline.jsonl")
+    others = {f"../evidence/{name}" for name in names}
     assert adopted == committed | others
 
 
@@ -77,6 +78,16 @@ def test_a_recorded_set_is_judged_as_its_table_says() -> None:
             (seen,) = [e for (who, *_), e in history.shown.items() if who.split("-")[0] == arm]
             effect = np.mean([*seeds.values()]) - np.mean([*arms["bc"].values()])
             assert seen.data["comparison"]["effect"] == pytest.approx(effect, rel=1e-6)
+
+
+def test_board_games_are_judged_by_wins_and_by_losses() -> None:
+    four, three = (
+        Study(adopt.STUDIES, "several-agents", f"alphazero-{game}").history().shown
+        for game in ("connect-four", "tictactoe")
+    )
+    wins, losses = four["alphazero", "", "wins"].data, three["alphazero", "", "losses"].data
+    assert wins["iqm"] > 0.9 and wins["reached"] is losses["reached"] is True
+    assert losses["iqm"] == 0 and losses["direction"] == "minimize"
 
 
 def test_agents_beside_benchmarl_are_compared_with_it() -> None:
