@@ -195,6 +195,33 @@ class TestBrokenFiles:
         assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]
 
 
+LIMITED = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+from data_samples import sample
+from assay import data
+from assay.core.errors import RunError
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    data.save(sample(200), sys.argv[2])
+except RunError as error:
+    print(error.message)
+"""
+
+
+def test_a_write_that_fails_is_one_error(tmp_path: Path, every_ending: str) -> None:
+    """In a process of its own: HDF5 ends one where it sees that a write fails."""
+    path = tmp_path / f"set{every_ending}"
+    here = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, here, str(path)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Cannot write '{path}': ")
+    assert done.stdout.endswith("File too large.\n")
+    assert os.listdir(tmp_path) == []
+
+
 KILLED = """
 import sys, time
 from pathlib import Path

@@ -6,6 +6,9 @@ refused: a file of data must not name other files to read.
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +60,9 @@ def read(path: Path) -> Dataset:
 
 def write(dataset: Dataset, path: Path) -> None:
     """Write a file whose arrays can be mapped."""
-    h5py, fields = require(), dataset.schema.fields
+    fields = dataset.schema.fields
     shapes = dataset.schema.shapes(len(dataset), dataset.num_episodes)
-    with h5py.File(path, "w") as file:
+    with new_file(path) as file:
         file["header"] = np.frombuffer(header_json(dataset.schema, dataset.metadata), np.uint8)
         file["lengths"] = dataset.lengths
         made = {
@@ -67,6 +70,44 @@ def write(dataset: Dataset, path: Path) -> None:
             for name, shape in shapes.items()
         }
         dataset.copy_into(made)
+
+
+@contextmanager
+def new_file(path: Path, **options: Any) -> Iterator[Any]:
+    """Yield an HDF5 file to write into.
+
+    Raises:
+        OSError: The disk is full, say.
+    """
+    with _Disk(path, "w+") as disk:
+        try:
+            with require().File(disk, "w", **options) as file:
+                yield file
+        finally:
+            if disk.error is not None:
+                raise disk.error
+
+
+class _Disk(io.FileIO):
+    """A file whose failure HDF5 does not see: it would end the process, and leave half a file."""
+
+    error: OSError | None = None  # the first one; nothing is written after it
+
+    def write(self, content: Any, /) -> int:
+        left = memoryview(content)
+        try:
+            while left and self.error is None:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.error = error
+        return memoryview(content).nbytes
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = error
+            return size or 0
 
 
 def plain_arrays(group: Any, name: str, prefix: str = "") -> dict[str, Any]:
