@@ -193,6 +193,18 @@ def test_a_wrong_map(log: Path, columns: dict[str, list[str]], message: str) -> 
         build(log, **columns)
 
 
+def test_a_log_is_not_written_over(log: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from pyarrow import csv, parquet
+
+    path = log.with_suffix(".parquet")
+    parquet.write_table(csv.read_csv(log), path)
+    before = path.read_bytes()
+    with pytest.raises(DataError, match=r"'log.parquet' is given twice"):
+        data.build([path], COLUMNS, "log.parquet", actions=PUSH)
+    assert path.read_bytes() == before
+
+
 def test_command(log: Path) -> None:
     mapped = [f"--column={name}={','.join(names)}" for name, names in COLUMNS.items()]
     words = ["data", "build", "log.csv", "--out", "set.npz", "--actions", "2", *mapped]

@@ -79,6 +79,21 @@ def test_split_and_merge() -> None:
     assert refused.exit_code == 2 and not Path("x.npz").exists()
 
 
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (("a.npz", "b.npz"), "'a.npz' is given twice"),
+        (("b.npz", "./a.npz"), "'./a.npz' is given twice"),
+        (("b.npz", "b.npz"), "'b.npz' is given twice"),
+        (("b.npz", "c.txt"), "no ending that names a format"),
+    ],
+)
+def test_a_split_that_would_lose_episodes(parts: tuple[str, str], message: str) -> None:
+    refused = cli("split", "a.npz", *parts, "--fraction", 0.5)
+    assert refused.exit_code == 2 and message in refused.stderr, refused.output
+    assert data.load("a.npz").num_episodes == 10 and not Path("b.npz").exists()
+
+
 def test_list() -> None:
     empty = cli("list")
     assert empty.exit_code == 0 and "There are no datasets in 'data'" in empty.output

@@ -296,9 +296,12 @@ def split(
 ) -> None:
     """Divide a dataset by whole episodes, drawn at random."""
     from assay.data.combine import split as divide
-    from assay.data.files import save
+    from assay.data.files import check_target, locate, save
 
-    parts = zip(divide(source, fraction, seed=seed), (first, second), strict=True)
+    whole = locate(source)
+    check_target(first, keep=[whole])
+    check_target(second, keep=[whole, first])
+    parts = zip(divide(whole, fraction, seed=seed), (first, second), strict=True)
     facts = [{"path": str(save(part, path)), **part.facts()} for part, path in parts]
     if as_json:
         output.print_json(facts)

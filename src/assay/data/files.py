@@ -6,7 +6,7 @@ import importlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -83,14 +83,23 @@ def save(dataset: Dataset, path: str | Path) -> Path:
     return place
 
 
-def check_target(path: str | Path) -> Path:
+def check_target(path: str | Path, keep: Iterable[str | Path] = ()) -> Path:
     """Return the directory in which `save` would write, before hours are spent on the data.
 
+    Args:
+        path: As of `save`.
+        keep: Places that must not be written over.
+
     Raises:
-        DataError: There is no such format, or a Minari dataset of this name exists.
+        DataError: There is no such format, a Minari dataset of this name exists, or the path is
+            one to keep.
         MissingExtraError: The format needs a package that is not installed.
     """
     place, _ = _target(str(path))
+    if place.resolve() in [_target(str(other))[0].resolve() for other in keep]:
+        raise DataError(
+            f"'{path}' is given twice, and would be written over.", "Choose another path for it."
+        )
     writer = _format(place)
     writer.require()
     if writer is minari and place.exists():

@@ -67,12 +67,13 @@ def build(
 
     Raises:
         ConfigError: The map lacks a field, or has one that does not exist.
-        DataError: A column is missing, or a cell cannot be read: the file, the line and the column
-            are named.
+        DataError: `out` is one of the logs, a column is missing, or a cell cannot be read: the
+            file, the line and the column are named.
     """
     _check_map(columns)
     if not sources:
         raise ConfigError("No logs are given.", "Give at least one file.")
+    directory = check_target(out, keep=sources)
     numbers = _numbers(words or {}, columns)
     spoken = numbers.get(columns["action"][0]) if len(columns["action"]) == 1 else None
     if spoken and env is None and actions is None:
@@ -87,7 +88,7 @@ def build(
     if words:
         metadata["words"] = {name: list(listed) for name, listed in words.items()}
     with collected(
-        episodes, *spaces, directory=check_target(out), metadata=metadata, name=f"'{out}'"
+        episodes, *spaces, directory=directory, metadata=metadata, name=f"'{out}'"
     ) as made:
         return load(save(made, out))
 
