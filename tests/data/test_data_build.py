@@ -185,6 +185,8 @@ def test_files_that_cannot_be_read(log: Path) -> None:
     [
         ({"reward": []}, "lacks reward"),
         ({"rewrd": ["gain"]}, "unknown field 'rewrd'"),
+        ({"my_extra/gain": ["gain"]}, "unknown field 'my_extra/gain'"),
+        ({"extra/": ["gain"]}, "unknown field 'extra/'"),
         ({"next_obs/arm": ["speed"]}, "other parts than obs"),
     ],
 )
@@ -215,3 +217,5 @@ def test_command(log: Path) -> None:
     for wrong in ("--column=x", "--actions=many"):
         refused = CliRunner().invoke(app, [*words, wrong])
         assert refused.exit_code == 2 and "expected" in refused.stderr
+    twice = CliRunner().invoke(app, [*words, "--column=obs=gain"])
+    assert twice.exit_code == 2 and "Write --column obs=angle,speed,gain" in twice.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -121,18 +122,25 @@ def build(
     """
     from assay.data.tables import build as make
 
-    fields = dict(_pair("--column", text) for text in columns)
-    spoken = dict(_pair("--words", text) for text in words or ())
+    fields, spoken = _pairs("--column", columns), _pairs("--words", words or ())
     space = None if actions is None else _action_space(actions, len(fields.get("action", ())))
     _tell(make(logs, fields, out, env=env, actions=space, words=spoken), as_json)
 
 
-def _pair(option: str, text: str) -> tuple[str, list[str]]:
-    name, equals, names = text.partition("=")
-    found = [one.strip() for one in names.split(",") if one.strip()]
-    if not name or not equals or not found:
-        raise ConfigError(f"{option} '{text}': expected NAME=ONE or NAME=ONE,TWO.")
-    return name.strip(), found
+def _pairs(option: str, texts: Iterable[str]) -> dict[str, list[str]]:
+    pairs: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, names = text.partition("=")
+        found = [one.strip() for one in names.split(",") if one.strip()]
+        if not name or not equals or not found:
+            raise ConfigError(f"{option} '{text}': expected NAME=ONE or NAME=ONE,TWO.")
+        if name.strip() in pairs:
+            both = ",".join([*pairs[name.strip()], *found])
+            raise ConfigError(
+                f"{option} has '{name.strip()}' twice.", f"Write {option} {name.strip()}={both}"
+            )
+        pairs[name.strip()] = found
+    return pairs
 
 
 def _action_space(text: str, width: int) -> Any:

@@ -96,7 +96,8 @@ def build(
 def _check_map(columns: Mapping[str, Sequence[str]]) -> None:
     known = (OBS, NEXT, EPISODE, "truncated", *_REQUIRED)
     for name in columns:
-        if name.split("/")[0] not in (OBS, NEXT) and name not in known and EXTRA not in name:
+        parted = name.split("/")[0] in (OBS, NEXT) or name.removeprefix(EXTRA) not in (name, "")
+        if not parted and name not in known:
             hint = nearest(name, [*known, f"{EXTRA}NAME"])
             raise ConfigError(f"The map of columns has the unknown field '{name}'.", hint)
     missing = [name for name in _REQUIRED if not columns.get(name)]
