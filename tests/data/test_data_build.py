@@ -87,9 +87,20 @@ def test_several_logs(log: Path) -> None:
 
 
 def test_the_next_observation_in_columns(log: Path) -> None:
-    made = build(log, next_obs=["speed", "angle"])
+    """Where a row does not go on from it, another episode begins: here line 4 is missing."""
+    names, *rows = LOG.split()
+    after = ["0.2,2", "0.3,3", "0.3,3", "0.5,5", "0.6,6"]
+    lines = [f"{names},angle2,speed2", *map(",".join, zip(rows, after, strict=True))]
+    columns = {"next_obs": ["angle2", "speed2"]}
+    log.write_text("\n".join(lines))
+    made = build(log, **columns)
     assert made.lengths.tolist() == [3, 2]
-    assert made.episode(1).obs[-1].tolist() == pytest.approx([5.0, 0.5])
+    assert made.episode(1).obs[:, 1].tolist() == [4, 5, 6]
+    log.write_text("\n".join([*lines[:2], *lines[3:]]))
+    made = build(log, **columns)
+    assert made.lengths.tolist() == [1, 1, 2]
+    assert made.episode(0).obs[:, 1].tolist() == [1, 2] and made.episode(0).truncated.all()
+    assert made.episode(1).obs[:, 1].tolist() == [3, 3] and made.episode(1).terminated.all()
 
 
 def test_the_last_observation_in_a_row_of_its_own(log: Path) -> None:
@@ -98,6 +109,8 @@ def test_the_last_observation_in_a_row_of_its_own(log: Path) -> None:
     assert made.lengths.tolist() == [3, 2]
     assert made.episode(1).obs[:, 1].tolist() == [4, 5, 6]
     assert made.episode(1).truncated.tolist() == [False, True]
+    log.write_text(LOG.replace("3.0,1\n", "3.0,1\n1,0.7,7,,,\n"))  # after a terminal, too
+    assert build(log).episode(0).obs[:, 1].tolist() == [1, 2, 3, 7]
 
 
 def test_without_numbers_of_episodes(log: Path) -> None:
@@ -129,6 +142,7 @@ def test_spaces_of_an_environment(log: Path) -> None:
         ("1,0.2", "2,0.2", r"The episode '1' goes on in line 4 of '.*', after rows of others"),
         ("2,0.4", ",0.4", r"The column 'run' in line 5 of '.*' is empty"),
         ("0.2,2,1", "0.2,2,", r"The action in line 3 of '.*' is empty, but its episode '1' goes"),
+        ("2.0,0\n", "2.0,1\n", r"The step in line 3 of '.*' is terminated, but its episode '1' go"),
         ("0.2,2,1", "0.2,2,2", r"The action in line 3 of '.*' is 2; it is not in Discrete\(2\)"),
         ("0.3,3", "NaN,3", r"'obs' in line 4 of '.*' is \[nan, 3.0\]; expected finite numbers"),
         ("3.0,1\n", "3.0,maybe\n", r"'failed' in line 4 of '.*' has 'maybe'"),

@@ -4,7 +4,8 @@ A row is a step, in the order of time. The last observation of an episode, which
 comes from the first of these that there is: the columns of `next_obs`; a last row whose action is
 empty. Otherwise the observation of a terminated step is repeated, since nothing is learned from
 what follows it; and where the episode goes on, its last row gives the observation alone, so that
-the episode has a step less.
+the episode has a step less. Where a row does not go on from the `next_obs` of the one before, rows
+are missing: the episode is truncated, and another one begins.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from assay.data.dataset import Dataset, Episode
 from assay.data.files import check_target, load, save
 from assay.data.findings import spaces_of
 from assay.data.formats import parquet as parquet_format
-from assay.data.schema import EXTRA, OBS, Array
+from assay.data.schema import EXTRA, FLAGS, OBS, Array
 from assay.envs.spaces import ObservationMap
 from assay.runs.files import run_error
 
@@ -300,10 +301,11 @@ class _Reader:
     def episodes(self, path: Path) -> Iterator[Episode]:
         """Yield the episodes of a log."""
         steps, current, begun = _Steps(), None, set()
-        over = ""  # where the action was empty, which ends an episode
+        over = ""  # what ended the episode
         for number, row in rows_of(path):
             where = f"line {number} of '{path}'"
             key = self._key(row, where)
+            bare = all(_cell(row, name, where) in _EMPTY for name in self._columns["action"])
             if key != current:
                 yield from self._finished(steps)
                 steps, over = _Steps(), ""
@@ -313,17 +315,20 @@ class _Reader:
                         "Sort the log, so that the rows of an episode follow each other in time.",
                     )
                 begun.add(key)
-            elif over and self._episode:
+            elif over and self._episode and not (bare and steps.fields):
                 raise DataError(
-                    f"The action in {over} is empty, but its episode {_shown(key)} goes on.",
-                    "Fill the cell, or leave the row out.",
+                    f"{over}, but its episode {_shown(key)} goes on.",
+                    "Correct the cell, leave the row out, or give what follows another episode.",
                 )
             current = key
             values = {name: self._value(row, name, where) for name in self._obs}
-            if all(_cell(row, name, where) in _EMPTY for name in self._columns["action"]):
+            if steps.last and not all(np.allclose(steps.last[n], values[n]) for n in self._obs):
+                yield from self._finished(steps)  # rows are missing after its `next_obs`
+                steps = _Steps()
+            if bare:
                 steps.last = values
                 yield from self._finished(steps)
-                steps, over = _Steps(), where
+                steps, over = _Steps(), f"The action in {where} is empty"
                 continue
             values |= {name: self._value(row, name, where) for name in self._others}
             steps.add(values)
@@ -331,9 +336,12 @@ class _Reader:
             if self._next:
                 after = {name: self._value(row, name, where) for name in self._next}
                 steps.last = {name.removeprefix("next_"): value for name, value in after.items()}
-            if not self._episode and (values["terminated"] or values.get("truncated")):
-                yield from self._finished(steps)
-                steps = _Steps()
+            ended = [name for name in FLAGS if values.get(name)]
+            if ended:
+                over = f"The step in {where} is {ended[0]}"
+                if not self._episode:
+                    yield from self._finished(steps)
+                    steps = _Steps()
         yield from self._finished(steps)
 
     def _key(self, row: Row, where: str) -> tuple[Any, ...]:
