@@ -209,6 +209,18 @@ def test_a_wrong_map(log: Path, columns: dict[str, list[str]], message: str) -> 
         build(log, **columns)
 
 
+def test_a_damaged_parquet_file(log: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from pyarrow import csv, parquet
+
+    path = log.with_suffix(".parquet")
+    parquet.write_table(csv.read_csv(log), path)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + bytes(200) + content[204:])
+    with pytest.raises(DataError, match=r"log.parquet' is not a whole Parquet file: .*\.$"):
+        build(path)
+
+
 def test_a_log_is_not_written_over(log: Path) -> None:
     pytest.importorskip("pyarrow")
     from pyarrow import csv, parquet

@@ -195,6 +195,21 @@ class TestBrokenFiles:
         assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]
 
 
+@pytest.mark.parametrize("ending", [".parquet", "-v0"])
+def test_damage_in_rows_that_are_read_later(tmp_path: Path, ending: str) -> None:
+    pytest.importorskip(NEEDS[ending])
+    path = data.save(sample(), tmp_path / f"set{ending}")
+    loaded = data.load(path)
+    file = path / "data" / "main_data.hdf5" if path.is_dir() else path
+    content = file.read_bytes()
+    file.write_bytes(content[:8] + bytes(len(content) // 2) + content[8 + len(content) // 2 :])
+    with pytest.raises(DataError, match=r"set.* is not a whole") as caught:
+        data.save(loaded, tmp_path / "copy.npz")
+    assert "\n" not in caught.value.message and os.listdir(tmp_path) == [path.name]
+    (found,) = data.validate(loaded)
+    assert found.code == "unreadable"
+
+
 LIMITED = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])

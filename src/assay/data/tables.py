@@ -244,7 +244,9 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-    except arrow.ArrowInvalid as error:
+    except (arrow.ArrowException, OSError) as error:
+        if getattr(error, "errno", None):  # of the system, not of the content
+            raise
         reason = str(error).partition("\n")[0].rstrip(".")
         raise DataError(f"'{path}' is not a whole Parquet file: {reason}.") from None
 
