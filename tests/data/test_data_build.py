@@ -68,7 +68,7 @@ def test_json_lines(log: Path) -> None:
         cells = dict(zip(names, map(json.loads, row), strict=True))
         lines.append(json.dumps(cells | {"state": [cells["angle"], [cells["speed"]]]}))
     path = log.with_suffix(".jsonl")
-    path.write_text("\n".join(lines) + "\n\n")
+    path.write_text("\n".join(lines) + "\n\n", encoding="utf-8-sig")  # as Windows begins a file
     assert_built(build(path, obs=["state"]))
 
 
@@ -189,9 +189,15 @@ def test_files_that_cannot_be_read(log: Path) -> None:
     with pytest.raises(DataError, match=r"Cannot read '.*none.csv'"):
         build(log.with_name("none.csv"))
     lines = log.with_suffix(".jsonl")
-    lines.write_text('{"a": 1}\n{"a": \n')
-    with pytest.raises(DataError, match=r"Line 2 of '.*log.jsonl' is not JSON"):
-        data.build([lines], COLUMNS | {k: ["a"] for k in COLUMNS}, "out.npz")
+    deep, long = "[" * 100_000 + "]" * 100_000, "9" * 400
+    for cell, message in (
+        ("", r"Line 2 of '.*log.jsonl' is not JSON"),
+        (deep, r"Line 2 of '.*log.jsonl' is not JSON"),
+        (long, r"The column 'a' in line 2 of '.*log.jsonl' has '9{40}'; expected a number"),
+    ):
+        lines.write_text(f'{{"a": 1}}\n{{"a": {cell}}}\n')
+        with pytest.raises(DataError, match=message):
+            data.build([lines], {k: ["a"] for k in COLUMNS if k != "episode"}, "out.npz")
 
 
 @pytest.mark.parametrize(
