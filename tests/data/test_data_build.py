@@ -72,6 +72,17 @@ def test_json_lines(log: Path) -> None:
     assert_built(build(path, obs=["state"]))
 
 
+def test_objects_in_cells(log: Path) -> None:
+    names, *rows = (line.split(",") for line in LOG.lower().split())
+    cells = [dict(zip(names, map(json.loads, row), strict=True)) for row in rows]
+    path = log.with_suffix(".jsonl")
+    path.write_text("\n".join(json.dumps({"at": {"in": one}}) for one in cells))
+    columns = {name: [f"at.in.{one}" for one in names] for name, names in COLUMNS.items()}
+    assert_built(data.build([path], columns, "out.npz", actions=PUSH))
+    with pytest.raises(DataError, match=r"no column 'at.in.sped'.*\n.*'at.in.speed'"):
+        build(path, **{**columns, "obs": ["at.in.angle", "at.in.sped"]})
+
+
 def test_parquet(log: Path) -> None:
     pytest.importorskip("pyarrow")
     from pyarrow import csv, parquet

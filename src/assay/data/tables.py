@@ -58,8 +58,8 @@ def build(
         columns: The columns of each field: `obs` (or `obs/PART`), `action`, `reward` and
             `terminated`, and if there are such `truncated`, `episode`, `next_obs` (or
             `next_obs/PART`) and `extra/NAME`. Several columns, and lists in a cell, are put one
-            after the other. Without `episode`, an episode ends where a step is terminated or
-            truncated.
+            after the other; a number inside of an object is `state.level`. Without `episode`, an
+            episode ends where a step is terminated or truncated.
         out: Where to, as of `assay.data.save`.
         env: The environment whose spaces these are, as of `assay.train`.
         actions: The action space, where there is no environment; an unbounded Box by default.
@@ -171,6 +171,7 @@ def _spaces(
 def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
     """Yield the rows of a log with their lines, or their numbers in a Parquet file.
 
+    What is inside of an object has a dotted name, such as `state.level`.
     `kind` is the format, as an ending; that of the path by default.
 
     Raises:
@@ -183,7 +184,8 @@ def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
             f"'{path}' is not a log that can be read.", f"Give a file in {', '.join(readers)}."
         )
     try:
-        yield from readers[kind](path)
+        for number, row in readers[kind](path):
+            yield number, _flat(row)
     except OSError as error:
         failure = run_error(error, f"read '{path}'")
         raise DataError(failure.message, failure.fix) from None
@@ -191,6 +193,19 @@ def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
         raise DataError(
             f"'{path}' is not a text in UTF-8: {error.reason}.", "Save it again as UTF-8."
         ) from None
+
+
+def _flat(row: Row) -> Row:
+    """Return a row whose nested objects are columns of dotted names."""
+    if not any(isinstance(value, dict) for value in row.values()):
+        return row
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{inner}": part for inner, part in _flat(value).items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
