@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from typer.testing import CliRunner
@@ -89,6 +90,32 @@ def test_parquet(log: Path) -> None:
 
     parquet.write_table(csv.read_csv(log), log.with_suffix(".parquet"))
     assert_built(build(log.with_suffix(".parquet")))
+
+
+@pytest.mark.parametrize("ending", [".npz", ".hdf5"])
+def test_arrays_side_by_side(log: Path, ending: str) -> None:
+    """As D4RL has them; what has another number of rows is no column."""
+    table = np.array([[float(cell) for cell in row.split(",")] for row in LOG.split()[1:4]])
+    held = {"observations": table[:, 1:3], "actions": table[:, 3:4], "rewards": table[:, 4]}
+    held |= {"terminals": table[:, 5] > 0, "metadata/seed": np.array([1]), "name": np.array(7)}
+    path = log.with_suffix(ending)
+    if ending == ".npz":
+        np.savez(path, **held)
+    else:
+        with pytest.importorskip("h5py").File(path, "w") as file:
+            for name, array in held.items():
+                file[name] = array
+    with pytest.raises(DataError, match=r"it holds .*actions.*\n.*assay data build"):
+        data.load(path)
+    columns = {"obs": ["observations"], "action": ["actions"], "reward": ["rewards"]}
+    made = data.build([path], columns | {"terminated": ["terminals"]}, "out.npz", actions=PUSH)
+    assert made.lengths.tolist() == [3] and made.episode(0).obs[:, 1].tolist() == [1, 2, 3, 3]
+    assert made.episode(0).reward.tolist() == [1, 2, 3] and made.episode(0).terminated[-1]
+    with pytest.raises(DataError, match=r"Row 1 of '.*' has no column 'terminal'"):
+        data.build([path], columns | {"terminated": ["terminal"]}, "out.npz", actions=PUSH)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"log.* is not a whole"):
+        data.build([path], columns | {"terminated": ["terminals"]}, "out.npz", actions=PUSH)
 
 
 def test_several_logs(log: Path) -> None:

@@ -84,7 +84,9 @@ def record(
 
 @app.command("build")
 def build(
-    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help=".csv, .jsonl, .parquet.")],
+    logs: Annotated[
+        list[str], typer.Argument(metavar="LOG...", help=".csv, .jsonl, .parquet; .npz, .hdf5.")
+    ],
     out: Annotated[
         str, typer.Option("--out", metavar="OUT", help="Where to write it, as `convert`.")
     ],

@@ -1,4 +1,4 @@
-"""Datasets from the logs of a real system: CSV, JSON lines or Parquet, with a map of columns.
+"""Datasets from the logs of a real system: CSV, JSON lines, Parquet or arrays, by their columns.
 
 A row is a step, in the order of time. The last observation of an episode, which a log often lacks,
 comes from the first of these that there is: the columns of `next_obs`; a last row whose action is
@@ -24,9 +24,10 @@ import numpy as np
 
 from assay.core.errors import ConfigError, DataError, nearest
 from assay.data.collect import collected
-from assay.data.dataset import Dataset, Episode
+from assay.data.dataset import Dataset, Episode, readable
 from assay.data.files import check_target, load, save
 from assay.data.findings import spaces_of
+from assay.data.formats import hdf5, npz
 from assay.data.formats import parquet as parquet_format
 from assay.data.schema import EXTRA, FLAGS, OBS, Array
 from assay.envs.spaces import ObservationMap
@@ -36,6 +37,7 @@ NEXT, EPISODE = "next_obs", "episode"
 _REQUIRED = ("action", "reward", "terminated")
 _WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 _EMPTY = ("", None)
+_ARRAYS = {".npz": npz, ".hdf5": hdf5, ".h5": hdf5}
 _SEPARATORS = (",", ";", "\t")  # of a CSV file, by its first line
 
 Row = Mapping[str, Any]
@@ -54,7 +56,8 @@ def build(
     """Make a dataset of logs, write it and return it.
 
     Args:
-        sources: Files that end in .csv, .jsonl or .parquet; an episode may not span two of them.
+        sources: Files that end in .csv, .jsonl or .parquet, or in .npz, .hdf5 or .h5 with an array
+            for each column; an episode may not span two of them.
         columns: The columns of each field: `obs` (or `obs/PART`), `action`, `reward` and
             `terminated`, and if there are such `truncated`, `episode`, `next_obs` (or
             `next_obs/PART`) and `extra/NAME`. Several columns, and lists in a cell, are put one
@@ -151,7 +154,7 @@ def _spaces(
     if row is None:
         raise DataError(f"'{first}' holds no rows.", "Give a log with at least one step.")
     widths = {
-        name: len(numbers_of(row, names, f"line {number} of '{first}'", numbers))
+        name: len(numbers_of(row, names, _place(first, number), numbers))
         for name, names in columns.items()
         if name.split("/")[0] in (OBS, "action")
     }
@@ -169,7 +172,7 @@ def _spaces(
 
 
 def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a log with their lines, or their numbers in a Parquet file.
+    """Yield the rows of a log with their lines, or their numbers where there are no lines.
 
     What is inside of an object has a dotted name, such as `state.level`.
     `kind` is the format, as an ending; that of the path by default.
@@ -178,6 +181,7 @@ def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
         DataError: The file is missing, or cannot be read; the line is named.
     """
     readers = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
+    readers |= dict.fromkeys(_ARRAYS, _array_rows)
     kind = kind or path.suffix.lower()
     if kind not in readers:
         raise DataError(
@@ -266,6 +270,18 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
         raise DataError(f"'{path}' is not a whole Parquet file: {reason}.") from None
 
 
+def _array_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of arrays that stand side by side, as D4RL has them."""
+    with readable(path):
+        held = _ARRAYS[path.suffix.lower()].arrays(path)
+    count = max((len(rows) for rows in held.values() if rows.ndim), default=0)
+    columns = {name: rows for name, rows in held.items() if rows.shape[:1] == (count,)}
+    for first in range(0, count, 4096):
+        block = {name: rows[first : first + 4096].tolist() for name, rows in columns.items()}
+        for number, row in enumerate(zip(*block.values(), strict=True), start=first + 1):
+            yield number, dict(zip(block, row, strict=True))
+
+
 # Episodes
 
 
@@ -320,7 +336,7 @@ class _Reader:
         steps, current, begun = _Steps(), None, set()
         over = ""  # what ended the episode
         for number, row in rows_of(path):
-            where = f"line {number} of '{path}'"
+            where = _place(path, number)
             key = self._key(row, where)
             bare = all(_cell(row, name, where) in _EMPTY for name in self._columns["action"])
             if key != current:
@@ -442,6 +458,10 @@ class _Reader:
             truncated,
             {n.removeprefix(EXTRA): v[:count] for n, v in found.items() if n.startswith(EXTRA)},
         )
+
+
+def _place(path: Path, number: int) -> str:
+    return f"{'line' if path.suffix.lower() in ('.csv', '.jsonl') else 'row'} {number} of '{path}'"
 
 
 def _shown(key: tuple[Any, ...]) -> str:

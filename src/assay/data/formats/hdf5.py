@@ -18,7 +18,7 @@ from assay.buffers.allocation import require_memory
 from assay.core.errors import DataError, MissingExtraError
 from assay.data.collect import from_columns, map_rows
 from assay.data.dataset import Dataset
-from assay.data.schema import MAX_HEADER, Array, header_json, read_header
+from assay.data.schema import MAX_HEADER, NOT_OURS, Array, Columns, header_json, read_header
 
 
 def require() -> Any:
@@ -40,22 +40,29 @@ def read(path: Path) -> Dataset:
     Raises:
         DataError: It lacks a field, or holds one that is not plain.
     """
-    h5py, name = require(), f"'{path}'"
-    with h5py.File(path, "r") as file:
-        found = plain_arrays(file, name)
-        if "header" not in found or "lengths" not in found:
-            raise DataError(
-                f"{name} lacks header and lengths; it holds {', '.join(found) or 'nothing'}.",
-                "Write it with assay.data.save.",
-            )
-        needed = sum(one.nbytes for one in found.values() if not _is_mapped(one))
-        require_memory(needed, f"The data in {name}")
-        if found["header"].nbytes > MAX_HEADER:
-            raise DataError(f"The header of {name} has {found['header'].nbytes:,} bytes.")
-        arrays = {key: _array(one, path) for key, one in found.items()}
-    header, lengths = arrays.pop("header"), arrays.pop("lengths")
+    name, held = f"'{path}'", arrays(path)
+    if "header" not in held or "lengths" not in held:
+        raise DataError(
+            f"{name} lacks header and lengths; it holds {', '.join(held) or 'nothing'}.", NOT_OURS
+        )
+    header, lengths = held.pop("header"), held.pop("lengths")
+    if header.nbytes > MAX_HEADER:
+        raise DataError(f"The header of {name} has {header.nbytes:,} bytes.")
     observation, action, metadata = read_header(header.tobytes(), name)
-    return from_columns(arrays, lengths, observation, action, metadata=metadata, name=name)
+    return from_columns(held, lengths, observation, action, metadata=metadata, name=name)
+
+
+def arrays(path: Path) -> Columns:
+    """Return the arrays of a file by their paths in it.
+
+    Raises:
+        DataError: It holds something else than plain arrays.
+    """
+    with require().File(path, "r") as file:
+        found = plain_arrays(file, f"'{path}'")
+        needed = sum(one.nbytes for one in found.values() if not _is_mapped(one))
+        require_memory(needed, f"The data in '{path}'")
+        return {key: _array(one, path) for key, one in found.items()}
 
 
 def write(dataset: Dataset, path: Path) -> None:
