@@ -211,6 +211,22 @@ def test_bounds_that_are_given_are_meant(log: Path) -> None:
         build(log, actions=Box(0.0, 1.0, (1,)))
 
 
+def test_bounds_of_lists(log: Path) -> None:
+    """Bounds hold for as many numbers as an action has, also where these are in one column."""
+    path = log.with_suffix(".jsonl")
+    rows = ({"s": k, "a": [k / 4, -k / 4], "r": 0, "d": k == 3} for k in range(4))
+    path.write_text("\n".join(map(json.dumps, rows)))
+    mapped = [f"--column={name}={column}" for name, column in zip(COLUMNS, "sard", strict=False)]
+    words = ["data", "build", "log.jsonl", "--out", "set.npz", *mapped]
+    done = CliRunner().invoke(app, [*words, "--actions=-1:1"])
+    assert done.exit_code == 0, done.output
+    assert data.load("set.npz").schema.action == Box(-1, 1, (2,))
+    refused = CliRunner().invoke(app, [*words, "--actions=-0.5:0.5"])
+    assert refused.exit_code == 2 and "The action in line 4" in refused.stderr
+    refused = CliRunner().invoke(app, [*words, "--actions=1:-1"])
+    assert refused.exit_code == 2 and "expected a number of choices" in refused.stderr
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_other_separators(log: Path, separator: str) -> None:
     log.write_text(LOG.replace(",", separator))

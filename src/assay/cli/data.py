@@ -125,7 +125,7 @@ def build(
     from assay.data.tables import build as make
 
     fields, spoken = _pairs("--column", columns), _pairs("--words", words or ())
-    space = None if actions is None else _action_space(actions, len(fields.get("action", ())))
+    space = None if actions is None else _action_space(actions)
     _tell(make(logs, fields, out, env=env, actions=space, words=spoken), as_json)
 
 
@@ -145,13 +145,16 @@ def _pairs(option: str, texts: Iterable[str]) -> dict[str, list[str]]:
     return pairs
 
 
-def _action_space(text: str, width: int) -> Any:
-    """Read `3` as three choices and `-1:1` as a Box of that many components."""
+def _action_space(text: str) -> Any:
+    """Read `3` as three choices and `-1:1` as bounds."""
     from gymnasium.spaces import Box, Discrete
 
     low, colon, high = text.partition(":")
     try:
-        return Box(float(low), float(high), (width,)) if colon else Discrete(int(text))
+        if not colon:
+            return Discrete(int(text))
+        Box(float(low), float(high), ())  # which checks them
+        return float(low), float(high)
     except (ValueError, AssertionError):
         raise ConfigError(
             f"--actions '{text}': expected a number of choices, or LOW:HIGH.",

@@ -50,7 +50,7 @@ def build(
     out: str | Path,
     *,
     env: Any = None,
-    actions: gym.Space[Any] | None = None,
+    actions: gym.Space[Any] | tuple[float, float] | None = None,
     words: Mapping[str, Sequence[str]] | None = None,
 ) -> Dataset:
     """Make a dataset of logs, write it and return it.
@@ -65,7 +65,8 @@ def build(
             episode ends where a step is terminated or truncated.
         out: Where to, as of `assay.data.save`.
         env: The environment whose spaces these are, as of `assay.train`.
-        actions: The action space, where there is no environment; an unbounded Box by default.
+        actions: The action space, where there is no environment, or the bounds of every number of
+            an action; an unbounded Box by default.
         words: The words of columns that hold words: the first becomes 0, the second 1. If the
             action is such a column, the action space is Discrete by default.
 
@@ -159,8 +160,12 @@ def _spaces(
         if name.split("/")[0] in (OBS, "action")
     }
     boxes = {name: gym.spaces.Box(-np.inf, np.inf, (width,)) for name, width in widths.items()}
-    action = boxes.pop("action") if actions is None else actions
-    boxes.pop("action", None)
+    action = boxes.pop("action")
+    if isinstance(actions, tuple):
+        low, high = actions
+        action = gym.spaces.Box(low, high, action.shape)
+    elif actions is not None:
+        action = actions
     if OBS in boxes:
         return boxes[OBS], action
     return gym.spaces.Dict(
