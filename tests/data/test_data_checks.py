@@ -96,6 +96,16 @@ class TestValidate:
         found = only(data.validate(data.from_episodes([still], OBS, wide)))
         assert (found.level, found.code) == ("warning", "coverage")
         assert "cover 11% of choices" in found.message
+        lever = dataclasses.replace(one, action=np.zeros((one.steps, 1), np.float32))
+        found = only(data.validate(data.from_episodes([lever], OBS, spaces.Box(-1, 1, (1,)))))
+        assert "of the range of some components" in found.message
+
+    @pytest.mark.filterwarnings("error")
+    def test_coverage_far_out_of_bounds(self) -> None:
+        one = play(np.random.default_rng(0), OBS, THRUST, 3)
+        far = np.array([[3e38, 0.5], [-3e38, 0.5], [0.0, 0.5]], np.float32)
+        made = data.from_episodes([dataclasses.replace(one, action=far)], OBS, THRUST)
+        assert data.summarise(made).coverage is not None
 
     def test_an_observation_that_never_changes(self) -> None:
         episodes = [dataclasses.replace(one, obs=one.obs * 0) for one in sample().episodes()]

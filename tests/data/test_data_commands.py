@@ -38,6 +38,8 @@ def test_inspect() -> None:
     assert "5 terminated, 5 truncated, 0 neither" in shown.output
     facts = json.loads(cli("inspect", "a.npz", "--json").stdout)
     assert facts["sha256"] == sample(10).content_hash and facts["action_coverage"] == [1.0]
+    data.save(sample(3, action=Box(-1, 1, (1,))), "box.npz")
+    assert "of each component's range" in cli("inspect", "box.npz").output
     drawn = cli("inspect", "a.npz", "--plot", "a.png")
     assert drawn.exit_code == 0 and Path("a.png").read_bytes()[1:4] == b"PNG"
 

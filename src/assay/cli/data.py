@@ -190,6 +190,8 @@ def inspect(
 
 
 def _lines(dataset: Dataset, summary: Summary) -> dict[str, str]:
+    from gymnasium.spaces import Box
+
     from assay.evaluation.plots import text_histogram
 
     returns, lengths, coverage = summary.returns, summary.lengths, summary.coverage
@@ -208,7 +210,8 @@ def _lines(dataset: Dataset, summary: Summary) -> dict[str, str]:
         "duplicates": few(f"{a} = {b}" for a, b in summary.duplicates) or "none",
     }
     if coverage is not None:
-        what = "choices" if coverage.size == 1 else "each component's range"
+        box = isinstance(dataset.schema.action, Box)
+        what = "each component's range" if box else "choices"
         lines["coverage"] = f"{', '.join(f'{share:.0%}' for share in coverage[:12])} of {what}"
     if summary.metadata:
         lines["metadata"] = ", ".join(f"{k}={v}" for k, v in summary.metadata.items())
