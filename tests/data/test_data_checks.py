@@ -165,6 +165,17 @@ class TestSummary:
 
 
 class TestMaking:
+    @pytest.mark.parametrize("count", [0, 1])
+    def test_from_transitions_of_few_rows(self, count: int) -> None:
+        rows, off = np.zeros((count, 2)), np.zeros(count, bool)
+        table = (rows, off + 2, off, rows, off, off)
+        if not count:
+            with pytest.raises(DataError, match="holds no episodes"):
+                data.from_transitions(*table, observation_space=OBS, action_space=CHOICE)
+            return
+        made = data.from_transitions(*table, observation_space=OBS, action_space=CHOICE)
+        assert made.lengths.tolist() == [1] and made.episode(0).truncated.tolist() == [True]
+
     def test_from_transitions_finds_the_episodes(self) -> None:
         obs = np.array([[0, 0], [1, 1], [5, 5], [6, 6], [9, 9]], np.float32)
         after = np.array([[1, 1], [2, 2], [6, 6], [7, 7], [10, 10]], np.float32)
