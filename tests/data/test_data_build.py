@@ -269,6 +269,14 @@ def test_a_wrong_map(log: Path, columns: dict[str, list[str]], message: str) -> 
         build(log, **columns)
 
 
+def test_steps_without_an_observation_after_them(log: Path) -> None:
+    """Each is an episode of its own, which the log does not say to be over."""
+    log.write_text("run,angle,speed,torque,gain,failed\n1,0.1,1,0,1.0,0\n2,0.2,2,1,2.0,0\n")
+    with pytest.raises(DataError, match=r"No step in '.*log.csv' has an observation after it"):
+        build(log)
+    assert [path.name for path in log.parent.iterdir()] == ["log.csv"]
+
+
 def test_a_damaged_parquet_file(log: Path) -> None:
     pytest.importorskip("pyarrow")
     from pyarrow import csv, parquet

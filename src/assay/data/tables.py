@@ -87,13 +87,20 @@ def build(
     # An environment may clip what lies outside; bounds that were given are meant.
     reader = _Reader(columns, spaces, numbers, bounded=env is None)
     episodes = (one for source in sources for one in reader.episodes(Path(source)))
+    first = next(episodes, None)
+    if first is None:
+        logs = ", ".join(f"'{source}'" for source in sources)
+        raise DataError(
+            f"No step in {logs} has an observation after it.",
+            "Map next_obs, or terminated to a column that is true where an episode ends.",
+        )
     metadata: dict[str, Any] = {"built_from": [str(source) for source in sources]}
     if isinstance(env, str):
         metadata["env"] = env
     if words:
         metadata["words"] = {name: list(listed) for name, listed in words.items()}
     with collected(
-        episodes, *spaces, directory=directory, metadata=metadata, name=f"'{out}'"
+        chain([first], episodes), *spaces, directory=directory, metadata=metadata, name=f"'{out}'"
     ) as made:
         return load(save(made, out))
 
