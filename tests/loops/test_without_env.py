@@ -102,6 +102,7 @@ def test_data_names_its_environment(jobs: Path, tmp_path: Path) -> None:
     [
         (["ppo", "none"], "there is no environment to collect it in"),
         (["bc", "none"], "no file is given"),
+        (["bc", "none", "data="], "data=None: expected the path of a file"),
         (["bc"], "Nothing names the environment"),
         (["iql", "none", "data=jobs.npz", "env_steps=10"], "no environment to go on with"),
     ],
