@@ -262,11 +262,14 @@ def test_files_that_cannot_be_read(log: Path) -> None:
         ({"my_extra/gain": ["gain"]}, "unknown field 'my_extra/gain'"),
         ({"extra/": ["gain"]}, "unknown field 'extra/'"),
         ({"next_obs/arm": ["speed"]}, "other parts than obs"),
+        ({"reward": "gain"}, r"The columns of 'reward' are the text 'gain'.\nGive a list: \['"),
     ],
 )
 def test_a_wrong_map(log: Path, columns: dict[str, list[str]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(log, **columns)
+    with pytest.raises(ConfigError, match=r"The logs are the text '.*log.csv'.\nGive a list"):
+        data.build(log, COLUMNS, "out.npz")
 
 
 def test_steps_without_an_observation_after_them(log: Path) -> None:

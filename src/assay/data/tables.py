@@ -75,6 +75,10 @@ def build(
         DataError: `out` is one of the logs, a column is missing, or a cell cannot be read: the
             file, the line and the column are named.
     """
+    listed = {f"The columns of '{name}'": names for name, names in columns.items()}
+    for what, names in {"The logs": sources, **listed}.items():
+        if isinstance(names, str | Path):
+            raise ConfigError(f"{what} are the text '{names}'.", f"Give a list: ['{names}'].")
     _check_map(columns)
     if not sources:
         raise ConfigError("No logs are given.", "Give at least one file.")
