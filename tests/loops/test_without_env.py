@@ -112,6 +112,15 @@ def test_refused(jobs: Path, words: list[str], message: str) -> None:
     assert result.exit_code == 2 and message in result.stderr and not Path("runs").exists()
 
 
+def test_actions_without_bounds(jobs: Path) -> None:
+    """A set that was built without --actions says how it is built again."""
+    wide = [word.replace("action=size", "action=load") for word in COLUMNS]
+    assert cli("data", "build", "log.csv", "--out", "wide.npz", *wide).exit_code == 0
+    result = cli("train", "bc", "none", "data=wide.npz")
+    assert result.exit_code == 2
+    assert "assay data build --actions=LOW:HIGH" in " ".join(result.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("spoken", "message"),
     [
