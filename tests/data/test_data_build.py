@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from typer.testing import CliRunner
@@ -68,8 +69,19 @@ def test_json_lines(log: Path) -> None:
         cells = dict(zip(names, map(json.loads, row), strict=True))
         lines.append(json.dumps(cells | {"state": [cells["angle"], [cells["speed"]]]}))
     path = log.with_suffix(".jsonl")
-    path.write_text("\n".join(lines) + "\n\n")
+    path.write_text("\n".join(lines) + "\n\n", encoding="utf-8-sig")  # as Windows begins a file
     assert_built(build(path, obs=["state"]))
+
+
+def test_objects_in_cells(log: Path) -> None:
+    names, *rows = (line.split(",") for line in LOG.lower().split())
+    cells = [dict(zip(names, map(json.loads, row), strict=True)) for row in rows]
+    path = log.with_suffix(".jsonl")
+    path.write_text("\n".join(json.dumps({"at": {"in": one}}) for one in cells))
+    columns = {name: [f"at.in.{one}" for one in names] for name, names in COLUMNS.items()}
+    assert_built(data.build([path], columns, "out.npz", actions=PUSH))
+    with pytest.raises(DataError, match=r"no column 'at.in.sped'.*\n.*'at.in.speed'"):
+        build(path, **{**columns, "obs": ["at.in.angle", "at.in.sped"]})
 
 
 def test_parquet(log: Path) -> None:
@@ -80,6 +92,32 @@ def test_parquet(log: Path) -> None:
     assert_built(build(log.with_suffix(".parquet")))
 
 
+@pytest.mark.parametrize("ending", [".npz", ".hdf5"])
+def test_arrays_side_by_side(log: Path, ending: str) -> None:
+    """As D4RL has them; what has another number of rows is no column."""
+    table = np.array([[float(cell) for cell in row.split(",")] for row in LOG.split()[1:4]])
+    held = {"observations": table[:, 1:3], "actions": table[:, 3:4], "rewards": table[:, 4]}
+    held |= {"terminals": table[:, 5] > 0, "metadata/seed": np.array([1]), "name": np.array(7)}
+    path = log.with_suffix(ending)
+    if ending == ".npz":
+        np.savez(path, **held)
+    else:
+        with pytest.importorskip("h5py").File(path, "w") as file:
+            for name, array in held.items():
+                file[name] = array
+    with pytest.raises(DataError, match=r"it holds .*actions.*\n.*assay data build"):
+        data.load(path)
+    columns = {"obs": ["observations"], "action": ["actions"], "reward": ["rewards"]}
+    made = data.build([path], columns | {"terminated": ["terminals"]}, "out.npz", actions=PUSH)
+    assert made.lengths.tolist() == [3] and made.episode(0).obs[:, 1].tolist() == [1, 2, 3, 3]
+    assert made.episode(0).reward.tolist() == [1, 2, 3] and made.episode(0).terminated[-1]
+    with pytest.raises(DataError, match=r"Row 1 of '.*' has no column 'terminal'"):
+        data.build([path], columns | {"terminated": ["terminal"]}, "out.npz", actions=PUSH)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"log.* is not a whole"):
+        data.build([path], columns | {"terminated": ["terminals"]}, "out.npz", actions=PUSH)
+
+
 def test_several_logs(log: Path) -> None:
     other = log.with_name("other.csv")
     other.write_text(LOG)
@@ -87,9 +125,20 @@ def test_several_logs(log: Path) -> None:
 
 
 def test_the_next_observation_in_columns(log: Path) -> None:
-    made = build(log, next_obs=["speed", "angle"])
+    """Where a row does not go on from it, another episode begins: here line 4 is missing."""
+    names, *rows = LOG.split()
+    after = ["0.2,2", "0.3,3", "0.3,3", "0.5,5", "0.6,6"]
+    lines = [f"{names},angle2,speed2", *map(",".join, zip(rows, after, strict=True))]
+    columns = {"next_obs": ["angle2", "speed2"]}
+    log.write_text("\n".join(lines))
+    made = build(log, **columns)
     assert made.lengths.tolist() == [3, 2]
-    assert made.episode(1).obs[-1].tolist() == pytest.approx([5.0, 0.5])
+    assert made.episode(1).obs[:, 1].tolist() == [4, 5, 6]
+    log.write_text("\n".join([*lines[:2], *lines[3:]]))
+    made = build(log, **columns)
+    assert made.lengths.tolist() == [1, 1, 2]
+    assert made.episode(0).obs[:, 1].tolist() == [1, 2] and made.episode(0).truncated.all()
+    assert made.episode(1).obs[:, 1].tolist() == [3, 3] and made.episode(1).terminated.all()
 
 
 def test_the_last_observation_in_a_row_of_its_own(log: Path) -> None:
@@ -98,6 +147,8 @@ def test_the_last_observation_in_a_row_of_its_own(log: Path) -> None:
     assert made.lengths.tolist() == [3, 2]
     assert made.episode(1).obs[:, 1].tolist() == [4, 5, 6]
     assert made.episode(1).truncated.tolist() == [False, True]
+    log.write_text(LOG.replace("3.0,1\n", "3.0,1\n1,0.7,7,,,\n"))  # after a terminal, too
+    assert build(log).episode(0).obs[:, 1].tolist() == [1, 2, 3, 7]
 
 
 def test_without_numbers_of_episodes(log: Path) -> None:
@@ -129,6 +180,7 @@ def test_spaces_of_an_environment(log: Path) -> None:
         ("1,0.2", "2,0.2", r"The episode '1' goes on in line 4 of '.*', after rows of others"),
         ("2,0.4", ",0.4", r"The column 'run' in line 5 of '.*' is empty"),
         ("0.2,2,1", "0.2,2,", r"The action in line 3 of '.*' is empty, but its episode '1' goes"),
+        ("2.0,0\n", "2.0,1\n", r"The step in line 3 of '.*' is terminated, but its episode '1' go"),
         ("0.2,2,1", "0.2,2,2", r"The action in line 3 of '.*' is 2; it is not in Discrete\(2\)"),
         ("0.3,3", "NaN,3", r"'obs' in line 4 of '.*' is \[nan, 3.0\]; expected finite numbers"),
         ("3.0,1\n", "3.0,maybe\n", r"'failed' in line 4 of '.*' has 'maybe'"),
@@ -159,6 +211,22 @@ def test_bounds_that_are_given_are_meant(log: Path) -> None:
         build(log, actions=Box(0.0, 1.0, (1,)))
 
 
+def test_bounds_of_lists(log: Path) -> None:
+    """Bounds hold for as many numbers as an action has, also where these are in one column."""
+    path = log.with_suffix(".jsonl")
+    rows = ({"s": k, "a": [k / 4, -k / 4], "r": 0, "d": k == 3} for k in range(4))
+    path.write_text("\n".join(map(json.dumps, rows)))
+    mapped = [f"--column={name}={column}" for name, column in zip(COLUMNS, "sard", strict=False)]
+    words = ["data", "build", "log.jsonl", "--out", "set.npz", *mapped]
+    done = CliRunner().invoke(app, [*words, "--actions=-1:1"])
+    assert done.exit_code == 0, done.output
+    assert data.load("set.npz").schema.action == Box(-1, 1, (2,))
+    refused = CliRunner().invoke(app, [*words, "--actions=-0.5:0.5"])
+    assert refused.exit_code == 2 and "The action in line 4" in refused.stderr
+    refused = CliRunner().invoke(app, [*words, "--actions=1:-1"])
+    assert refused.exit_code == 2 and "expected a number of choices" in refused.stderr
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_other_separators(log: Path, separator: str) -> None:
     log.write_text(LOG.replace(",", separator))
@@ -175,9 +243,15 @@ def test_files_that_cannot_be_read(log: Path) -> None:
     with pytest.raises(DataError, match=r"Cannot read '.*none.csv'"):
         build(log.with_name("none.csv"))
     lines = log.with_suffix(".jsonl")
-    lines.write_text('{"a": 1}\n{"a": \n')
-    with pytest.raises(DataError, match=r"Line 2 of '.*log.jsonl' is not JSON"):
-        data.build([lines], COLUMNS | {k: ["a"] for k in COLUMNS}, "out.npz")
+    deep, long = "[" * 100_000 + "]" * 100_000, "9" * 400
+    for cell, message in (
+        ("", r"Line 2 of '.*log.jsonl' is not JSON"),
+        (deep, r"Line 2 of '.*log.jsonl' is not JSON"),
+        (long, r"The column 'a' in line 2 of '.*log.jsonl' has '9{40}'; expected a number"),
+    ):
+        lines.write_text(f'{{"a": 1}}\n{{"a": {cell}}}\n')
+        with pytest.raises(DataError, match=message):
+            data.build([lines], {k: ["a"] for k in COLUMNS if k != "episode"}, "out.npz")
 
 
 @pytest.mark.parametrize(
@@ -185,12 +259,49 @@ def test_files_that_cannot_be_read(log: Path) -> None:
     [
         ({"reward": []}, "lacks reward"),
         ({"rewrd": ["gain"]}, "unknown field 'rewrd'"),
+        ({"my_extra/gain": ["gain"]}, "unknown field 'my_extra/gain'"),
+        ({"extra/": ["gain"]}, "unknown field 'extra/'"),
         ({"next_obs/arm": ["speed"]}, "other parts than obs"),
+        ({"reward": "gain"}, r"The columns of 'reward' are the text 'gain'.\nGive a list: \['"),
     ],
 )
 def test_a_wrong_map(log: Path, columns: dict[str, list[str]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(log, **columns)
+    with pytest.raises(ConfigError, match=r"The logs are the text '.*log.csv'.\nGive a list"):
+        data.build(log, COLUMNS, "out.npz")
+
+
+def test_steps_without_an_observation_after_them(log: Path) -> None:
+    """Each is an episode of its own, which the log does not say to be over."""
+    log.write_text("run,angle,speed,torque,gain,failed\n1,0.1,1,0,1.0,0\n2,0.2,2,1,2.0,0\n")
+    with pytest.raises(DataError, match=r"No step in '.*log.csv' has an observation after it"):
+        build(log)
+    assert [path.name for path in log.parent.iterdir()] == ["log.csv"]
+
+
+def test_a_damaged_parquet_file(log: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from pyarrow import csv, parquet
+
+    path = log.with_suffix(".parquet")
+    parquet.write_table(csv.read_csv(log), path)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + bytes(200) + content[204:])
+    with pytest.raises(DataError, match=r"log.parquet' is not a whole Parquet file: .*\.$"):
+        build(path)
+
+
+def test_a_log_is_not_written_over(log: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from pyarrow import csv, parquet
+
+    path = log.with_suffix(".parquet")
+    parquet.write_table(csv.read_csv(log), path)
+    before = path.read_bytes()
+    with pytest.raises(DataError, match=r"'log.parquet' is given twice"):
+        data.build([path], COLUMNS, "log.parquet", actions=PUSH)
+    assert path.read_bytes() == before
 
 
 def test_command(log: Path) -> None:
@@ -203,3 +314,5 @@ def test_command(log: Path) -> None:
     for wrong in ("--column=x", "--actions=many"):
         refused = CliRunner().invoke(app, [*words, wrong])
         assert refused.exit_code == 2 and "expected" in refused.stderr
+    twice = CliRunner().invoke(app, [*words, "--column=obs=gain"])
+    assert twice.exit_code == 2 and "Write --column obs=angle,speed,gain" in twice.stderr

@@ -96,6 +96,16 @@ class TestValidate:
         found = only(data.validate(data.from_episodes([still], OBS, wide)))
         assert (found.level, found.code) == ("warning", "coverage")
         assert "cover 11% of choices" in found.message
+        lever = dataclasses.replace(one, action=np.zeros((one.steps, 1), np.float32))
+        found = only(data.validate(data.from_episodes([lever], OBS, spaces.Box(-1, 1, (1,)))))
+        assert "of the range of some components" in found.message
+
+    @pytest.mark.filterwarnings("error")
+    def test_coverage_far_out_of_bounds(self) -> None:
+        one = play(np.random.default_rng(0), OBS, THRUST, 3)
+        far = np.array([[3e38, 0.5], [-3e38, 0.5], [0.0, 0.5]], np.float32)
+        made = data.from_episodes([dataclasses.replace(one, action=far)], OBS, THRUST)
+        assert data.summarise(made).coverage is not None
 
     def test_an_observation_that_never_changes(self) -> None:
         episodes = [dataclasses.replace(one, obs=one.obs * 0) for one in sample().episodes()]
@@ -155,6 +165,17 @@ class TestSummary:
 
 
 class TestMaking:
+    @pytest.mark.parametrize("count", [0, 1])
+    def test_from_transitions_of_few_rows(self, count: int) -> None:
+        rows, off = np.zeros((count, 2)), np.zeros(count, bool)
+        table = (rows, off + 2, off, rows, off, off)
+        if not count:
+            with pytest.raises(DataError, match="holds no episodes"):
+                data.from_transitions(*table, observation_space=OBS, action_space=CHOICE)
+            return
+        made = data.from_transitions(*table, observation_space=OBS, action_space=CHOICE)
+        assert made.lengths.tolist() == [1] and made.episode(0).truncated.tolist() == [True]
+
     def test_from_transitions_finds_the_episodes(self) -> None:
         obs = np.array([[0, 0], [1, 1], [5, 5], [6, 6], [9, 9]], np.float32)
         after = np.array([[1, 1], [2, 2], [6, 6], [7, 7], [10, 10]], np.float32)

@@ -38,6 +38,8 @@ def test_inspect() -> None:
     assert "5 terminated, 5 truncated, 0 neither" in shown.output
     facts = json.loads(cli("inspect", "a.npz", "--json").stdout)
     assert facts["sha256"] == sample(10).content_hash and facts["action_coverage"] == [1.0]
+    data.save(sample(3, action=Box(-1, 1, (1,))), "box.npz")
+    assert "of each component's range" in cli("inspect", "box.npz").output
     drawn = cli("inspect", "a.npz", "--plot", "a.png")
     assert drawn.exit_code == 0 and Path("a.png").read_bytes()[1:4] == b"PNG"
 
@@ -77,6 +79,21 @@ def test_split_and_merge() -> None:
     assert json.loads(whole.stdout)["steps"] == 75
     refused = cli("split", "a.npz", "x.npz", "y.npz", "--fraction", 1.5)
     assert refused.exit_code == 2 and not Path("x.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (("a.npz", "b.npz"), "'a.npz' is given twice"),
+        (("b.npz", "./a.npz"), "'./a.npz' is given twice"),
+        (("b.npz", "b.npz"), "'b.npz' is given twice"),
+        (("b.npz", "c.txt"), "no ending that names a format"),
+    ],
+)
+def test_a_split_that_would_lose_episodes(parts: tuple[str, str], message: str) -> None:
+    refused = cli("split", "a.npz", *parts, "--fraction", 0.5)
+    assert refused.exit_code == 2 and message in refused.stderr, refused.output
+    assert data.load("a.npz").num_episodes == 10 and not Path("b.npz").exists()
 
 
 def test_list() -> None:

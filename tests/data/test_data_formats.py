@@ -195,6 +195,48 @@ class TestBrokenFiles:
         assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]
 
 
+@pytest.mark.parametrize("ending", [".parquet", "-v0"])
+def test_damage_in_rows_that_are_read_later(tmp_path: Path, ending: str) -> None:
+    pytest.importorskip(NEEDS[ending])
+    path = data.save(sample(), tmp_path / f"set{ending}")
+    loaded = data.load(path)
+    file = path / "data" / "main_data.hdf5" if path.is_dir() else path
+    content = file.read_bytes()
+    file.write_bytes(content[:8] + bytes(len(content) // 2) + content[8 + len(content) // 2 :])
+    with pytest.raises(DataError, match=r"set.* is not a whole") as caught:
+        data.save(loaded, tmp_path / "copy.npz")
+    assert "\n" not in caught.value.message and os.listdir(tmp_path) == [path.name]
+    (found,) = data.validate(loaded)
+    assert found.code == "unreadable"
+
+
+LIMITED = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+from data_samples import sample
+from assay import data
+from assay.core.errors import RunError
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    data.save(sample(200), sys.argv[2])
+except RunError as error:
+    print(error.message)
+"""
+
+
+def test_a_write_that_fails_is_one_error(tmp_path: Path, every_ending: str) -> None:
+    """In a process of its own: HDF5 ends one where it sees that a write fails."""
+    path = tmp_path / f"set{every_ending}"
+    here = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, here, str(path)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Cannot write '{path}': ")
+    assert done.stdout.endswith("File too large.\n")
+    assert os.listdir(tmp_path) == []
+
+
 KILLED = """
 import sys, time
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,23 @@ def test_collapsed_weights_are_said() -> None:
     same = near.evaluate(tabular.policy_of(np.zeros((4, 2))), "near")
     assert same.effective_episodes is not None and same.effective_episodes > 10
     assert not same.notes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (np.exp, r"Step 0 of episode 0 of .* has the value 0.5 in 'extra/log_prob'; expected at m"),
+        (lambda known: np.stack([known, known], 1), r"has 2 numbers for each step; expected one"),
+    ],
+)
+def test_recorded_numbers_that_are_no_log_probabilities(change: Any, message: str) -> None:
+    played = tabular.played(UNIFORM, 5, seed=6, log_prob=True)
+    episodes = [
+        replace(one, extras={"log_prob": change(one.extras["log_prob"])})
+        for one in played.episodes()
+    ]
+    with pytest.raises(DataError, match=message):
+        recorded(from_episodes(episodes, played.schema.observation, played.schema.action))
 
 
 # ---------------------------------------------------------------------- Box actions

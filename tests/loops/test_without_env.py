@@ -102,6 +102,7 @@ def test_data_names_its_environment(jobs: Path, tmp_path: Path) -> None:
     [
         (["ppo", "none"], "there is no environment to collect it in"),
         (["bc", "none"], "no file is given"),
+        (["bc", "none", "data="], "data=None: expected the path of a file"),
         (["bc"], "Nothing names the environment"),
         (["iql", "none", "data=jobs.npz", "env_steps=10"], "no environment to go on with"),
     ],
@@ -109,6 +110,15 @@ def test_data_names_its_environment(jobs: Path, tmp_path: Path) -> None:
 def test_refused(jobs: Path, words: list[str], message: str) -> None:
     result = cli("train", *words)
     assert result.exit_code == 2 and message in result.stderr and not Path("runs").exists()
+
+
+def test_actions_without_bounds(jobs: Path) -> None:
+    """A set that was built without --actions says how it is built again."""
+    wide = [word.replace("action=size", "action=load") for word in COLUMNS]
+    assert cli("data", "build", "log.csv", "--out", "wide.npz", *wide).exit_code == 0
+    result = cli("train", "bc", "none", "data=wide.npz")
+    assert result.exit_code == 2
+    assert "assay data build --actions=LOW:HIGH" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -83,7 +84,9 @@ def record(
 
 @app.command("build")
 def build(
-    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help=".csv, .jsonl, .parquet.")],
+    logs: Annotated[
+        list[str], typer.Argument(metavar="LOG...", help=".csv, .jsonl, .parquet; .npz, .hdf5.")
+    ],
     out: Annotated[
         str, typer.Option("--out", metavar="OUT", help="Where to write it, as `convert`.")
     ],
@@ -121,27 +124,37 @@ def build(
     """
     from assay.data.tables import build as make
 
-    fields = dict(_pair("--column", text) for text in columns)
-    spoken = dict(_pair("--words", text) for text in words or ())
-    space = None if actions is None else _action_space(actions, len(fields.get("action", ())))
+    fields, spoken = _pairs("--column", columns), _pairs("--words", words or ())
+    space = None if actions is None else _action_space(actions)
     _tell(make(logs, fields, out, env=env, actions=space, words=spoken), as_json)
 
 
-def _pair(option: str, text: str) -> tuple[str, list[str]]:
-    name, equals, names = text.partition("=")
-    found = [one.strip() for one in names.split(",") if one.strip()]
-    if not name or not equals or not found:
-        raise ConfigError(f"{option} '{text}': expected NAME=ONE or NAME=ONE,TWO.")
-    return name.strip(), found
+def _pairs(option: str, texts: Iterable[str]) -> dict[str, list[str]]:
+    pairs: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, names = text.partition("=")
+        found = [one.strip() for one in names.split(",") if one.strip()]
+        if not name or not equals or not found:
+            raise ConfigError(f"{option} '{text}': expected NAME=ONE or NAME=ONE,TWO.")
+        if name.strip() in pairs:
+            both = ",".join([*pairs[name.strip()], *found])
+            raise ConfigError(
+                f"{option} has '{name.strip()}' twice.", f"Write {option} {name.strip()}={both}"
+            )
+        pairs[name.strip()] = found
+    return pairs
 
 
-def _action_space(text: str, width: int) -> Any:
-    """Read `3` as three choices and `-1:1` as a Box of that many components."""
+def _action_space(text: str) -> Any:
+    """Read `3` as three choices and `-1:1` as bounds."""
     from gymnasium.spaces import Box, Discrete
 
     low, colon, high = text.partition(":")
     try:
-        return Box(float(low), float(high), (width,)) if colon else Discrete(int(text))
+        if not colon:
+            return Discrete(int(text))
+        Box(float(low), float(high), ())  # which checks them
+        return float(low), float(high)
     except (ValueError, AssertionError):
         raise ConfigError(
             f"--actions '{text}': expected a number of choices, or LOW:HIGH.",
@@ -177,6 +190,8 @@ def inspect(
 
 
 def _lines(dataset: Dataset, summary: Summary) -> dict[str, str]:
+    from gymnasium.spaces import Box
+
     from assay.evaluation.plots import text_histogram
 
     returns, lengths, coverage = summary.returns, summary.lengths, summary.coverage
@@ -195,7 +210,8 @@ def _lines(dataset: Dataset, summary: Summary) -> dict[str, str]:
         "duplicates": few(f"{a} = {b}" for a, b in summary.duplicates) or "none",
     }
     if coverage is not None:
-        what = "choices" if coverage.size == 1 else "each component's range"
+        box = isinstance(dataset.schema.action, Box)
+        what = "each component's range" if box else "choices"
         lines["coverage"] = f"{', '.join(f'{share:.0%}' for share in coverage[:12])} of {what}"
     if summary.metadata:
         lines["metadata"] = ", ".join(f"{k}={v}" for k, v in summary.metadata.items())
@@ -296,9 +312,12 @@ def split(
 ) -> None:
     """Divide a dataset by whole episodes, drawn at random."""
     from assay.data.combine import split as divide
-    from assay.data.files import save
+    from assay.data.files import check_target, locate, save
 
-    parts = zip(divide(source, fraction, seed=seed), (first, second), strict=True)
+    whole = locate(source)
+    check_target(first, keep=[whole])
+    check_target(second, keep=[whole, first])
+    parts = zip(divide(whole, fraction, seed=seed), (first, second), strict=True)
     facts = [{"path": str(save(part, path)), **part.facts()} for part, path in parts]
     if as_json:
         output.print_json(facts)

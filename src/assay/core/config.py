@@ -120,6 +120,7 @@ def _by_setting(model: type[Model], errors: Sequence[Any]) -> list[list[Any]]:
 _PLAIN = {
     "tuple_type": "expected a list, such as [a, b]",
     "dict_type": "expected names with values, such as {name: value}",
+    "path_type": "expected the path of a file",
 }
 
 

@@ -145,8 +145,8 @@ def _continues(before: Columns, after: Columns) -> NDArray[np.bool_]:
     same = np.ones(count, np.bool_)
     same[-1:] = False
     for key, rows in before.items():
-        alike = (after[key][:-1] == rows[1:]).reshape(max(count - 1, 0), -1)
-        same[:-1] &= alike.all(axis=1)
+        alike = after[key][:-1] == rows[1:]
+        same[:-1] &= alike.all(axis=tuple(range(1, alike.ndim)))
     return same
 
 

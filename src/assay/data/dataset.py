@@ -6,6 +6,7 @@ import hashlib
 import json
 import mmap
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.buffers.allocation import human_bytes, require_memory
-from assay.core.errors import ConfigError, DataError
+from assay.core.errors import AssayError, ConfigError, DataError, RunError
 from assay.core.types import Tree, pack, unpack
 from assay.data import prefetch
 from assay.data.schema import EXTRA, OBS, Array, Columns, Schema, spaces_state
 
+_DAMAGED = "Write it again; it may have been cut off when it was copied."
 _BLOCK_ROWS = 1 << 16  # of a step field that are looked at together
 
 
@@ -134,7 +136,8 @@ class Dataset:
     def block(self, first: int, last: int, names: Iterable[str] | None = None) -> Block:
         """Return consecutive episodes, of all fields or of some."""
         wanted = list(self.schema.fields if names is None else names)
-        rows, fields = self._source.block(first, last, wanted), self.schema.fields
+        with nullcontext() if self.path is None else readable(self.path):
+            rows, fields = self._source.block(first, last, wanted), self.schema.fields
         typed = {name: rows[name].astype(fields[name].dtype, copy=False) for name in rows}
         return Block(first, self.lengths[first:last], typed)
 
@@ -379,3 +382,26 @@ def bytes_of(rows: Array) -> memoryview:
     """Return the bytes of an array, the same on every machine."""
     little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
     return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn whatever a damaged file makes a reader raise into one error that names it."""
+    try:
+        if path.is_file() and not path.stat().st_size:
+            raise DataError(f"'{path}' is empty: it has 0 bytes.", _DAMAGED)
+        yield
+    except RunError as error:
+        raise DataError(error.message, error.fix) from None
+    except AssayError:
+        raise
+    except PermissionError as error:
+        raise DataError(
+            f"Cannot read '{path}': {error.strerror}.", "Check its permissions."
+        ) from None
+    except Exception as error:
+        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        kind = path.suffix.removeprefix(".").upper() if path.is_file() else "Minari"
+        raise DataError(
+            f"'{path}' is not a whole {kind} file of plain arrays: {reason}.", _DAMAGED
+        ) from None

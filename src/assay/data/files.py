@@ -6,13 +6,13 @@ import importlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from assay.core.errors import AssayError, DataError, RunError, nearest
-from assay.data.dataset import Dataset
+from assay.core.errors import DataError, nearest
+from assay.data.dataset import Dataset, readable
 from assay.data.formats import minari
 from assay.runs.files import replacing, run_error
 
@@ -25,7 +25,6 @@ FORMATS = {
 }
 MINARI = "minari:"  # before the id of a dataset where Minari keeps them
 _ID = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.-]*/){0,3}[A-Za-z0-9][A-Za-z0-9_.-]*-v[0-9]{1,9}")
-_DAMAGED = "Write it again; it may have been cut off when it was copied."
 
 
 def data_root() -> Path:
@@ -54,7 +53,7 @@ def load(source: str | Path | Dataset) -> Dataset:
     if isinstance(source, Dataset):
         return source
     path = locate(source)
-    with _readable(path):
+    with readable(path):
         opened: Dataset = _format(path).read(path)
         opened.path = path
         return opened
@@ -83,14 +82,23 @@ def save(dataset: Dataset, path: str | Path) -> Path:
     return place
 
 
-def check_target(path: str | Path) -> Path:
+def check_target(path: str | Path, keep: Iterable[str | Path] = ()) -> Path:
     """Return the directory in which `save` would write, before hours are spent on the data.
 
+    Args:
+        path: As of `save`.
+        keep: Places that must not be written over.
+
     Raises:
-        DataError: There is no such format, or a Minari dataset of this name exists.
+        DataError: There is no such format, a Minari dataset of this name exists, or the path is
+            one to keep.
         MissingExtraError: The format needs a package that is not installed.
     """
     place, _ = _target(str(path))
+    if place.resolve() in [_target(str(other))[0].resolve() for other in keep]:
+        raise DataError(
+            f"'{path}' is given twice, and would be written over.", "Choose another path for it."
+        )
     writer = _format(place)
     writer.require()
     if writer is minari and place.exists():
@@ -192,26 +200,3 @@ def _new_directory(path: Path) -> Iterator[Path]:
             os.replace(made, path)
     except OSError as error:
         raise run_error(error, f"write '{path}'") from None
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn whatever a damaged file makes a reader raise into one error that names it."""
-    try:
-        if path.is_file() and not path.stat().st_size:
-            raise DataError(f"'{path}' is empty: it has 0 bytes.", _DAMAGED)
-        yield
-    except RunError as error:
-        raise DataError(error.message, error.fix) from None
-    except AssayError:
-        raise
-    except PermissionError as error:
-        raise DataError(
-            f"Cannot read '{path}': {error.strerror}.", "Check its permissions."
-        ) from None
-    except Exception as error:
-        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
-        kind = path.suffix.removeprefix(".").upper() if path.is_file() else "Minari"
-        raise DataError(
-            f"'{path}' is not a whole {kind} file of plain arrays: {reason}.", _DAMAGED
-        ) from None

@@ -210,7 +210,8 @@ def _warnings(dataset: Dataset) -> Iterator[Finding]:
         message = f"{count} episodes of {name} repeat others: episode {later} is episode {first}."
         yield Finding("warning", "duplicate", message, None, later, count=count)
     if summary.coverage is not None and (low := summary.coverage < _COVERED).any():
-        what = "choices" if summary.coverage.size == 1 else "the range of some components"
+        box = isinstance(dataset.schema.action, gym.spaces.Box)
+        what = "the range of some components" if box else "choices"
         message = (
             f"The actions of {name} cover {summary.coverage.min():.0%} of {what}; what was never "
             "tried cannot be learned."

@@ -30,6 +30,7 @@ OBS, EXTRA = "obs", "extra/"
 LOG_PROB = "log_prob"  # the extra that holds the log-probabilities of who acted
 FLAGS = ("terminated", "truncated")
 VERSION = 1
+NOT_OURS = "Write it with assay.data.save, or make a dataset of its arrays: assay data build"
 MAX_HEADER = 64 << 20  # bytes; the spaces of a camera of 4K with a bound per pixel fit
 
 

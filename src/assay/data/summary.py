@@ -210,8 +210,8 @@ class _Actions:
         low, high = (bound.reshape(-1) for bound in (self.space.low, self.space.high))
         rows = actions.reshape(len(actions), -1)
         width = np.maximum(high - low, np.finfo(np.float32).tiny)
-        unit = np.nan_to_num((rows - low) / width)
-        bins = np.clip((unit * BINS).astype(np.int64), 0, BINS - 1)
+        unit = np.clip(np.nan_to_num((rows - low) / width), 0, 1)
+        bins = np.minimum((unit * BINS).astype(np.int64), BINS - 1)
         for number, column in enumerate(bins.T):
             self.counts[number] += np.bincount(column, minlength=BINS)
 

@@ -1,10 +1,11 @@
-"""Datasets from the logs of a real system: CSV, JSON lines or Parquet, with a map of columns.
+"""Datasets from the logs of a real system: CSV, JSON lines, Parquet or arrays, by their columns.
 
 A row is a step, in the order of time. The last observation of an episode, which a log often lacks,
 comes from the first of these that there is: the columns of `next_obs`; a last row whose action is
 empty. Otherwise the observation of a terminated step is repeated, since nothing is learned from
 what follows it; and where the episode goes on, its last row gives the observation alone, so that
-the episode has a step less.
+the episode has a step less. Where a row does not go on from the `next_obs` of the one before, rows
+are missing: the episode is truncated, and another one begins.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ import numpy as np
 
 from assay.core.errors import ConfigError, DataError, nearest
 from assay.data.collect import collected
-from assay.data.dataset import Dataset, Episode
+from assay.data.dataset import Dataset, Episode, readable
 from assay.data.files import check_target, load, save
 from assay.data.findings import spaces_of
+from assay.data.formats import hdf5, npz
 from assay.data.formats import parquet as parquet_format
-from assay.data.schema import EXTRA, OBS, Array
+from assay.data.schema import EXTRA, FLAGS, OBS, Array
 from assay.envs.spaces import ObservationMap
 from assay.runs.files import run_error
 
@@ -35,6 +37,7 @@ NEXT, EPISODE = "next_obs", "episode"
 _REQUIRED = ("action", "reward", "terminated")
 _WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 _EMPTY = ("", None)
+_ARRAYS = {".npz": npz, ".hdf5": hdf5, ".h5": hdf5}
 _SEPARATORS = (",", ";", "\t")  # of a CSV file, by its first line
 
 Row = Mapping[str, Any]
@@ -47,32 +50,39 @@ def build(
     out: str | Path,
     *,
     env: Any = None,
-    actions: gym.Space[Any] | None = None,
+    actions: gym.Space[Any] | tuple[float, float] | None = None,
     words: Mapping[str, Sequence[str]] | None = None,
 ) -> Dataset:
     """Make a dataset of logs, write it and return it.
 
     Args:
-        sources: Files that end in .csv, .jsonl or .parquet; an episode may not span two of them.
+        sources: Files that end in .csv, .jsonl or .parquet, or in .npz, .hdf5 or .h5 with an array
+            for each column; an episode may not span two of them.
         columns: The columns of each field: `obs` (or `obs/PART`), `action`, `reward` and
             `terminated`, and if there are such `truncated`, `episode`, `next_obs` (or
             `next_obs/PART`) and `extra/NAME`. Several columns, and lists in a cell, are put one
-            after the other. Without `episode`, an episode ends where a step is terminated or
-            truncated.
+            after the other; a number inside of an object is `state.level`. Without `episode`, an
+            episode ends where a step is terminated or truncated.
         out: Where to, as of `assay.data.save`.
         env: The environment whose spaces these are, as of `assay.train`.
-        actions: The action space, where there is no environment; an unbounded Box by default.
+        actions: The action space, where there is no environment, or the bounds of every number of
+            an action; an unbounded Box by default.
         words: The words of columns that hold words: the first becomes 0, the second 1. If the
             action is such a column, the action space is Discrete by default.
 
     Raises:
         ConfigError: The map lacks a field, or has one that does not exist.
-        DataError: A column is missing, or a cell cannot be read: the file, the line and the column
-            are named.
+        DataError: `out` is one of the logs, a column is missing, or a cell cannot be read: the
+            file, the line and the column are named.
     """
+    listed = {f"The columns of '{name}'": names for name, names in columns.items()}
+    for what, names in {"The logs": sources, **listed}.items():
+        if isinstance(names, str | Path):
+            raise ConfigError(f"{what} are the text '{names}'.", f"Give a list: ['{names}'].")
     _check_map(columns)
     if not sources:
         raise ConfigError("No logs are given.", "Give at least one file.")
+    directory = check_target(out, keep=sources)
     numbers = _numbers(words or {}, columns)
     spoken = numbers.get(columns["action"][0]) if len(columns["action"]) == 1 else None
     if spoken and env is None and actions is None:
@@ -81,13 +91,20 @@ def build(
     # An environment may clip what lies outside; bounds that were given are meant.
     reader = _Reader(columns, spaces, numbers, bounded=env is None)
     episodes = (one for source in sources for one in reader.episodes(Path(source)))
+    first = next(episodes, None)
+    if first is None:
+        logs = ", ".join(f"'{source}'" for source in sources)
+        raise DataError(
+            f"No step in {logs} has an observation after it.",
+            "Map next_obs, or terminated to a column that is true where an episode ends.",
+        )
     metadata: dict[str, Any] = {"built_from": [str(source) for source in sources]}
     if isinstance(env, str):
         metadata["env"] = env
     if words:
         metadata["words"] = {name: list(listed) for name, listed in words.items()}
     with collected(
-        episodes, *spaces, directory=check_target(out), metadata=metadata, name=f"'{out}'"
+        chain([first], episodes), *spaces, directory=directory, metadata=metadata, name=f"'{out}'"
     ) as made:
         return load(save(made, out))
 
@@ -95,7 +112,8 @@ def build(
 def _check_map(columns: Mapping[str, Sequence[str]]) -> None:
     known = (OBS, NEXT, EPISODE, "truncated", *_REQUIRED)
     for name in columns:
-        if name.split("/")[0] not in (OBS, NEXT) and name not in known and EXTRA not in name:
+        parted = name.split("/")[0] in (OBS, NEXT) or name.removeprefix(EXTRA) not in (name, "")
+        if not parted and name not in known:
             hint = nearest(name, [*known, f"{EXTRA}NAME"])
             raise ConfigError(f"The map of columns has the unknown field '{name}'.", hint)
     missing = [name for name in _REQUIRED if not columns.get(name)]
@@ -148,13 +166,17 @@ def _spaces(
     if row is None:
         raise DataError(f"'{first}' holds no rows.", "Give a log with at least one step.")
     widths = {
-        name: len(numbers_of(row, names, f"line {number} of '{first}'", numbers))
+        name: len(numbers_of(row, names, _place(first, number), numbers))
         for name, names in columns.items()
         if name.split("/")[0] in (OBS, "action")
     }
     boxes = {name: gym.spaces.Box(-np.inf, np.inf, (width,)) for name, width in widths.items()}
-    action = boxes.pop("action") if actions is None else actions
-    boxes.pop("action", None)
+    action = boxes.pop("action")
+    if isinstance(actions, tuple):
+        low, high = actions
+        action = gym.spaces.Box(low, high, action.shape)
+    elif actions is not None:
+        action = actions
     if OBS in boxes:
         return boxes[OBS], action
     return gym.spaces.Dict(
@@ -166,21 +188,24 @@ def _spaces(
 
 
 def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a log with their lines, or their numbers in a Parquet file.
+    """Yield the rows of a log with their lines, or their numbers where there are no lines.
 
+    What is inside of an object has a dotted name, such as `state.level`.
     `kind` is the format, as an ending; that of the path by default.
 
     Raises:
         DataError: The file is missing, or cannot be read; the line is named.
     """
     readers = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
+    readers |= dict.fromkeys(_ARRAYS, _array_rows)
     kind = kind or path.suffix.lower()
     if kind not in readers:
         raise DataError(
             f"'{path}' is not a log that can be read.", f"Give a file in {', '.join(readers)}."
         )
     try:
-        yield from readers[kind](path)
+        for number, row in readers[kind](path):
+            yield number, _flat(row)
     except OSError as error:
         failure = run_error(error, f"read '{path}'")
         raise DataError(failure.message, failure.fix) from None
@@ -188,6 +213,19 @@ def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
         raise DataError(
             f"'{path}' is not a text in UTF-8: {error.reason}.", "Save it again as UTF-8."
         ) from None
+
+
+def _flat(row: Row) -> Row:
+    """Return a row whose nested objects are columns of dotted names."""
+    if not any(isinstance(value, dict) for value in row.values()):
+        return row
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{inner}": part for inner, part in _flat(value).items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
@@ -219,13 +257,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"Line {number} of '{path}' is not JSON: {error}.") from None
             if not isinstance(row, dict):
                 raise DataError(f"Line {number} of '{path}' is not a JSON object.")
@@ -241,9 +279,23 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-    except arrow.ArrowInvalid as error:
+    except (arrow.ArrowException, OSError) as error:
+        if getattr(error, "errno", None):  # of the system, not of the content
+            raise
         reason = str(error).partition("\n")[0].rstrip(".")
         raise DataError(f"'{path}' is not a whole Parquet file: {reason}.") from None
+
+
+def _array_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of arrays that stand side by side, as D4RL has them."""
+    with readable(path):
+        held = _ARRAYS[path.suffix.lower()].arrays(path)
+    count = max((len(rows) for rows in held.values() if rows.ndim), default=0)
+    columns = {name: rows for name, rows in held.items() if rows.shape[:1] == (count,)}
+    for first in range(0, count, 4096):
+        block = {name: rows[first : first + 4096].tolist() for name, rows in columns.items()}
+        for number, row in enumerate(zip(*block.values(), strict=True), start=first + 1):
+            yield number, dict(zip(block, row, strict=True))
 
 
 # Episodes
@@ -298,10 +350,11 @@ class _Reader:
     def episodes(self, path: Path) -> Iterator[Episode]:
         """Yield the episodes of a log."""
         steps, current, begun = _Steps(), None, set()
-        over = ""  # where the action was empty, which ends an episode
+        over = ""  # what ended the episode
         for number, row in rows_of(path):
-            where = f"line {number} of '{path}'"
+            where = _place(path, number)
             key = self._key(row, where)
+            bare = all(_cell(row, name, where) in _EMPTY for name in self._columns["action"])
             if key != current:
                 yield from self._finished(steps)
                 steps, over = _Steps(), ""
@@ -311,17 +364,20 @@ class _Reader:
                         "Sort the log, so that the rows of an episode follow each other in time.",
                     )
                 begun.add(key)
-            elif over and self._episode:
+            elif over and self._episode and not (bare and steps.fields):
                 raise DataError(
-                    f"The action in {over} is empty, but its episode {_shown(key)} goes on.",
-                    "Fill the cell, or leave the row out.",
+                    f"{over}, but its episode {_shown(key)} goes on.",
+                    "Correct the cell, leave the row out, or give what follows another episode.",
                 )
             current = key
             values = {name: self._value(row, name, where) for name in self._obs}
-            if all(_cell(row, name, where) in _EMPTY for name in self._columns["action"]):
+            if steps.last and not all(np.allclose(steps.last[n], values[n]) for n in self._obs):
+                yield from self._finished(steps)  # rows are missing after its `next_obs`
+                steps = _Steps()
+            if bare:
                 steps.last = values
                 yield from self._finished(steps)
-                steps, over = _Steps(), where
+                steps, over = _Steps(), f"The action in {where} is empty"
                 continue
             values |= {name: self._value(row, name, where) for name in self._others}
             steps.add(values)
@@ -329,9 +385,12 @@ class _Reader:
             if self._next:
                 after = {name: self._value(row, name, where) for name in self._next}
                 steps.last = {name.removeprefix("next_"): value for name, value in after.items()}
-            if not self._episode and (values["terminated"] or values.get("truncated")):
-                yield from self._finished(steps)
-                steps = _Steps()
+            ended = [name for name in FLAGS if values.get(name)]
+            if ended:
+                over = f"The step in {where} is {ended[0]}"
+                if not self._episode:
+                    yield from self._finished(steps)
+                    steps = _Steps()
         yield from self._finished(steps)
 
     def _key(self, row: Row, where: str) -> tuple[Any, ...]:
@@ -417,6 +476,10 @@ class _Reader:
         )
 
 
+def _place(path: Path, number: int) -> str:
+    return f"{'line' if path.suffix.lower() in ('.csv', '.jsonl') else 'row'} {number} of '{path}'"
+
+
 def _shown(key: tuple[Any, ...]) -> str:
     return ", ".join(repr(str(part)) for part in key)
 
@@ -470,7 +533,7 @@ def _flatten(cell: Any, name: str, where: str, words: Numbers | None, found: lis
             found.append(_WORDS[cell.strip().lower()])
         else:
             found.append(float(cell))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         shown = "an empty cell" if cell in _EMPTY else f"{str(cell)[:40]!r}"
         raise DataError(
             f"The column '{name}' in {where} has {shown}; expected a number.",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.buffers.dataset import DatasetBuffer
-from assay.core.errors import AssayError
+from assay.core.errors import AssayError, DataError
 from assay.core.seeding import derive_rng, derive_seed
 from assay.core.types import Spaces, Tree, action_mask, pack, tree_map, unpack
 from assay.data.dataset import Dataset
@@ -30,6 +30,7 @@ from assay.optim.update import Objective, Step
 from assay.policies.heads import SquashedHead, StochasticHead
 from assay.policies.policy import Policy
 
+_ROUNDING = 1e-4  # by which the logarithm of a probability may be above 0
 # Of cloning.
 _BATCH, _LR, _HIDDEN = 256, 1e-3, (128, 128)
 _LOG_STD = (-5.0, 2.0)  # of standardised actions: those that never vary have no density
@@ -55,7 +56,7 @@ class Recorded:
         action_norm: The same for Box actions.
 
     Raises:
-        DataError: The dataset does not fit these spaces.
+        DataError: The dataset does not fit these spaces, or its log-probabilities cannot be such.
     """
 
     def __init__(self, dataset: Dataset, observations: ObservationMap, actions: ActionMap) -> None:
@@ -75,13 +76,34 @@ class Recorded:
         self.terminated: NDArray[np.bool_] = columns["terminated"]
         self.is_last = np.zeros(len(self.reward), np.bool_)
         self.is_last[np.cumsum(self.lengths) - 1] = True
-        known = columns.get(extra)
-        self.log_prob = None if known is None else known.reshape(-1).astype(np.float64)
+        self.log_prob = self._checked(columns[extra]) if extra in columns else None
         self.obs_norm = RunningNormalizer(self.spaces.observation)
         self.action_norm = RunningNormalizer(self.spaces.action)
         self.action_norm.update(self.action)
         for _, obs in self.observations():
             self.obs_norm.update(obs)
+
+    def _checked(self, known: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the recorded log-probabilities [N], if they can be such."""
+        parts = known.reshape(len(self), -1).astype(np.float64)
+        if parts.shape[1] != 1:
+            raise DataError(
+                f"'{EXTRA}{LOG_PROB}' of {self.dataset.name} has {parts.shape[1]} numbers for each "
+                "step; expected one.",
+                "Record the log-probability of the whole action.",
+            )
+        found = parts[:, 0]
+        above = np.flatnonzero(found > _ROUNDING)
+        if len(above) and not isinstance(self.spaces.action, Box):  # densities may be above 1
+            episode = int(self.dataset.episode_of(above[:1])[0])
+            step = above[0] - self.lengths[:episode].sum()
+            raise DataError(
+                f"Step {step} of episode {episode} of {self.dataset.name} has the value "
+                f"{found[above[0]]:g} in '{EXTRA}{LOG_PROB}'; expected at most 0, the logarithm of "
+                "a probability.",
+                "Record the logarithm, if these are probabilities.",
+            )
+        return found
 
     def __len__(self) -> int:
         """Return the number of steps N."""

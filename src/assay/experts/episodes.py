@@ -48,7 +48,9 @@ def keep(config: RunConfig, directory: Path, env: Any, given: Any) -> Dataset:
         raise DataError(
             f"expert='{run.expert}' has no steps to imitate.", "Record episodes of an expert."
         )
-    return load_data(save(episodes, directory / _FILE))
+    copy = load_data(save(episodes, directory / _FILE))
+    copy.name = f"expert='{run.expert}'"  # a run that is refused leaves no copy to look at
+    return copy
 
 
 def kept(directory: Path) -> Dataset:

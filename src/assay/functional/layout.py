@@ -68,7 +68,8 @@ def box_scale(space: gym.spaces.Box) -> tuple[np.ndarray[Any, Any], np.ndarray[A
         raise SpaceError(
             f"The action space {space} has an infinite or empty range; expected finite bounds with "
             "low < high.",
-            "Give action_space the bounds that make sense, or train ppo or a2c, which need none.",
+            "Give action_space the bounds that make sense, of recorded data with `assay data build "
+            "--actions=LOW:HIGH`; in an environment ppo and a2c need none.",
         )
     return ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
 

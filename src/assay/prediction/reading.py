@@ -247,8 +247,8 @@ def _from_table(path: Path, observations: ObservationMap, batch: int, kind: str)
     last: Any = None
     block: list[tuple[str, Row]] = []
     word = "row" if kind == ".parquet" else "line"
-    for number, nested in rows_of(path, kind):
-        place, row = f"{word} {number} of '{path}'", _flat(nested)
+    for number, row in rows_of(path, kind):
+        place = f"{word} {number} of '{path}'"
         if None in row:
             raise DataError(
                 f"{place[0].upper()}{place[1:]} has more cells than there are columns.",
@@ -264,19 +264,6 @@ def _from_table(path: Path, observations: ObservationMap, batch: int, kind: str)
     if block:
         assert plan is not None
         yield _block(observations, leaves, plan, block, last)[0]
-
-
-def _flat(row: Row) -> Row:
-    """Return a row whose nested objects are columns of dotted names."""
-    if not any(isinstance(value, dict) for value in row.values()):
-        return row
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": part for inner, part in _flat(value).items()}
-        else:
-            flat[name] = value
-    return flat
 
 
 def _plan(path: Path, leaves: Mapping[str, Leaf], bare: bool, names: Sequence[str]) -> _Plan:

@@ -6,6 +6,9 @@ refused: a file of data must not name other files to read.
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from assay.buffers.allocation import require_memory
 from assay.core.errors import DataError, MissingExtraError
 from assay.data.collect import from_columns, map_rows
 from assay.data.dataset import Dataset
-from assay.data.schema import MAX_HEADER, Array, header_json, read_header
+from assay.data.schema import MAX_HEADER, NOT_OURS, Array, Columns, header_json, read_header
 
 
 def require() -> Any:
@@ -37,29 +40,36 @@ def read(path: Path) -> Dataset:
     Raises:
         DataError: It lacks a field, or holds one that is not plain.
     """
-    h5py, name = require(), f"'{path}'"
-    with h5py.File(path, "r") as file:
-        found = plain_arrays(file, name)
-        if "header" not in found or "lengths" not in found:
-            raise DataError(
-                f"{name} lacks header and lengths; it holds {', '.join(found) or 'nothing'}.",
-                "Write it with assay.data.save.",
-            )
-        needed = sum(one.nbytes for one in found.values() if not _is_mapped(one))
-        require_memory(needed, f"The data in {name}")
-        if found["header"].nbytes > MAX_HEADER:
-            raise DataError(f"The header of {name} has {found['header'].nbytes:,} bytes.")
-        arrays = {key: _array(one, path) for key, one in found.items()}
-    header, lengths = arrays.pop("header"), arrays.pop("lengths")
+    name, held = f"'{path}'", arrays(path)
+    if "header" not in held or "lengths" not in held:
+        raise DataError(
+            f"{name} lacks header and lengths; it holds {', '.join(held) or 'nothing'}.", NOT_OURS
+        )
+    header, lengths = held.pop("header"), held.pop("lengths")
+    if header.nbytes > MAX_HEADER:
+        raise DataError(f"The header of {name} has {header.nbytes:,} bytes.")
     observation, action, metadata = read_header(header.tobytes(), name)
-    return from_columns(arrays, lengths, observation, action, metadata=metadata, name=name)
+    return from_columns(held, lengths, observation, action, metadata=metadata, name=name)
+
+
+def arrays(path: Path) -> Columns:
+    """Return the arrays of a file by their paths in it.
+
+    Raises:
+        DataError: It holds something else than plain arrays.
+    """
+    with require().File(path, "r") as file:
+        found = plain_arrays(file, f"'{path}'")
+        needed = sum(one.nbytes for one in found.values() if not _is_mapped(one))
+        require_memory(needed, f"The data in '{path}'")
+        return {key: _array(one, path) for key, one in found.items()}
 
 
 def write(dataset: Dataset, path: Path) -> None:
     """Write a file whose arrays can be mapped."""
-    h5py, fields = require(), dataset.schema.fields
+    fields = dataset.schema.fields
     shapes = dataset.schema.shapes(len(dataset), dataset.num_episodes)
-    with h5py.File(path, "w") as file:
+    with new_file(path) as file:
         file["header"] = np.frombuffer(header_json(dataset.schema, dataset.metadata), np.uint8)
         file["lengths"] = dataset.lengths
         made = {
@@ -67,6 +77,44 @@ def write(dataset: Dataset, path: Path) -> None:
             for name, shape in shapes.items()
         }
         dataset.copy_into(made)
+
+
+@contextmanager
+def new_file(path: Path, **options: Any) -> Iterator[Any]:
+    """Yield an HDF5 file to write into.
+
+    Raises:
+        OSError: The disk is full, say.
+    """
+    with _Disk(path, "w+") as disk:
+        try:
+            with require().File(disk, "w", **options) as file:
+                yield file
+        finally:
+            if disk.error is not None:
+                raise disk.error
+
+
+class _Disk(io.FileIO):
+    """A file whose failure HDF5 does not see: it would end the process, and leave half a file."""
+
+    error: OSError | None = None  # the first one; nothing is written after it
+
+    def write(self, content: Any, /) -> int:
+        left = memoryview(content)
+        try:
+            while left and self.error is None:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.error = error
+        return memoryview(content).nbytes
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = error
+            return size or 0
 
 
 def plain_arrays(group: Any, name: str, prefix: str = "") -> dict[str, Any]:

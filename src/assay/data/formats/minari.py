@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from assay.core.errors import AssayError, DataError
 from assay.data.dataset import Dataset
-from assay.data.formats.hdf5 import plain_arrays, require
+from assay.data.formats.hdf5 import new_file, plain_arrays, require
 from assay.data.schema import (
     EXTRA,
     OBS,
@@ -82,7 +82,7 @@ def write(dataset: Dataset, path: Path, dataset_id: str | None = None) -> None:
     """Write a dataset into a new directory."""
     place = path / "data"
     place.mkdir(parents=True)
-    with require().File(place / _FILE, "w", track_order=True) as file:
+    with new_file(place / _FILE, track_order=True) as file:
         for number, episode in enumerate(dataset.episodes()):
             group = file.create_group(f"episode_{number}")
             group.attrs.update({"id": number, "total_steps": episode.steps})

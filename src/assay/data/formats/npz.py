@@ -18,7 +18,7 @@ from assay.buffers.allocation import human_bytes, require_memory
 from assay.core.errors import DataError
 from assay.data.collect import from_columns, map_rows
 from assay.data.dataset import Dataset, bytes_of
-from assay.data.schema import MAX_HEADER, Array, header_json, read_header
+from assay.data.schema import MAX_HEADER, NOT_OURS, Array, Columns, header_json, read_header
 
 MAX_UNPACKED = 4 << 30  # bytes that compressed arrays of a file may take in memory
 
@@ -33,19 +33,27 @@ def read(path: Path) -> Dataset:
     Raises:
         DataError: It is not a whole NPZ file of plain arrays with the fields of a dataset.
     """
-    name = f"'{path}'"
+    name, held = f"'{path}'", arrays(path)
+    for needed in ("header", "lengths"):
+        if needed not in held:
+            raise _foreign(name, needed, list(held))
+    header, lengths = held.pop("header"), held.pop("lengths")
+    observation, action, metadata = read_header(header.tobytes()[:MAX_HEADER], name)
+    return from_columns(held, lengths, observation, action, metadata=metadata, name=name)
+
+
+def arrays(path: Path) -> Columns:
+    """Return the arrays of a file by their names.
+
+    Raises:
+        DataError: It holds something else than plain arrays.
+    """
     with zipfile.ZipFile(path) as archive:
         members = {one.filename: one for one in archive.infolist()}
-        _refuse_bomb(members.values(), name)
-        arrays = {
+        _refuse_bomb(members.values(), f"'{path}'")
+        return {
             file.removesuffix(".npy"): _array(archive, one, path) for file, one in members.items()
         }
-    for needed in ("header", "lengths"):
-        if needed not in arrays:
-            raise _foreign(name, needed, list(arrays))
-    header, lengths = arrays.pop("header"), arrays.pop("lengths")
-    observation, action, metadata = read_header(header.tobytes()[:MAX_HEADER], name)
-    return from_columns(arrays, lengths, observation, action, metadata=metadata, name=name)
 
 
 def write(dataset: Dataset, path: Path) -> None:
@@ -140,7 +148,4 @@ def _foreign(name: str, missing: str, held: list[str]) -> DataError:
             "fields of a dataset.",
             "Make a dataset of it: assay.data.from_transitions, then assay.data.save.",
         )
-    return DataError(
-        f"{name} lacks {missing}; it holds {', '.join(held) or 'nothing'}.",
-        "Write it with assay.data.save.",
-    )
+    return DataError(f"{name} lacks {missing}; it holds {', '.join(held) or 'nothing'}.", NOT_OURS)
