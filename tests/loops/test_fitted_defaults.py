@@ -69,7 +69,7 @@ def test_they_depend_on_the_actions() -> None:
     box, choice = (values(fit("ppo", action=action)[0]) for action in (BOX, CHOICE))
     assert box["normalize_obs"] and box["normalize_reward"]
     assert choice["normalize_obs"] and choice["normalize_reward"]
-    assert (box["lr"], choice["lr"]) == ("linear:0.0003:0.0", "linear:0.001:0.0")
+    assert (box["lr"], choice["lr"]) == (3e-4, "linear:0.001:0.0")
     assert not values(fit("ppo", ONE_OF)[0])["normalize_obs"]
     assert box["num_envs"] * box["horizon"] == choice["num_envs"] * choice["horizon"] == 2048
 

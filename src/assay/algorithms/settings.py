@@ -473,8 +473,10 @@ class ProximalSettings(PolicyGradientSettings):
         else:
             fit |= {"epochs": 10, "normalize_obs": _can_normalize(problem)}
             fit |= {"normalize_reward": True}
-        rate = 2.5e-4 if large else 3e-4 if isinstance(problem.spaces.action, Box) else 1e-3
-        fit |= {"lr": linear(rate, 0.0)}  # better than a constant, of whatever actions
+        if large:
+            fit |= {"lr": linear(2.5e-4, 0.0)}
+        elif not isinstance(problem.spaces.action, Box):
+            fit |= {"lr": linear(1e-3, 0.0)}  # better than constants on choices
         chunk = given.get(
             "chunk", cls.model_fields["chunk"].default if "chunk" in cls.model_fields else 1
         )
