@@ -261,9 +261,25 @@ def test_bad_runs_budgets_and_places_are_refused(place: Path) -> None:
     (place / "taken").write_text("")
     assert "already" in refused(RunError, lambda: made.save(place / "taken"))
     assert "Cannot save" in refused(RunError, lambda: made.save(place / "taken/inside"))
-    assert "at env_steps=64 already" in refused(ConfigError, lambda: made.train(0))
+    for budget in (0, -5, 1.5, True, "many"):
+        text = refused(ConfigError, lambda: made.train(budget))  # noqa: B023
+        assert f"budget={budget!r}: expected a whole number of at least 1." in text
     assert made.run is not None and made.run.status == "done"
     assert made.run.config.run.total == 64
+    text = refused(ConfigError, lambda: assay.resume(made.run.path, budget=64.5))
+    assert "budget=64.5: expected a whole number" in text
+    assert "at env_steps=64 already" in refused(
+        ConfigError, lambda: assay.resume(made.run.path, budget=64)
+    )
+    assert made.predict(np.zeros(4)) in (0, 1)
+    assert "episodes=0" in refused(ConfigError, lambda: made.evaluate(episodes=0))
+
+
+def test_budgets_may_be_floats_that_are_whole(place: Path) -> None:
+    made = assay.DQN("CartPole-v1", name="one", **TINY | {"preset": True})
+    assert made.train(64.0).run.config.hyperparameters["learning_starts"] == 3  # a 20th, as of 64
+    made.train(1e2)
+    assert "env_steps: 164\n" in (place / "runs/one/config.yaml").read_text()
 
 
 def test_a_run_with_two_budgets_does_not_go_on(place: Path) -> None:

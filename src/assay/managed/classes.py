@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 from assay.agents import Agent, load
 from assay.api import Run, configure, env_or_data, progress_of, resume, train
 from assay.core import registry
+from assay.core.config import whole_number
 from assay.core.errors import RunError
 from assay.core.paths import runs_root
 from assay.envs.make import EnvLike
@@ -103,7 +104,7 @@ class Managed:
             )
             return self
         if budget is not None:
-            budget += progress_of(self.run.directory)
+            budget = progress_of(self.run.directory) + whole_number("budget", budget)
         expert = named(self.settings)[1]
         env = self.run.env
         self.run = resume(self.run.path, env=env, expert=expert, callbacks=callbacks, budget=budget)
