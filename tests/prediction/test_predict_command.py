@@ -282,7 +282,12 @@ def test_bad_questions_are_refused(trained: Any, tmp_path: Path) -> None:
     (tmp_path / "dir.csv").mkdir()
     assert "is a directory" in refused(run, good, tmp_path / "dir.csv")
     assert "Cannot write" in refused(run, good, good / "inside.csv")
-    assert "are both" in refused(run, good, good)
+    (tmp_path / "link.npy").symlink_to(good)
+    (tmp_path / "to").mkdir()
+    for same in (good, tmp_path / "to/../x.npy", tmp_path / "link.npy"):
+        assert "are one file" in refused(run, good, same)
+    assert "are one file" in refused(run, tmp_path / "link.npy", good)
+    assert np.load(good).shape == (5, 3)
     assert "--seed has a meaning only with --sample" in refused(
         run, good, tmp_path / "a.csv", "--seed", 1
     )
