@@ -282,6 +282,53 @@ def test_budgets_may_be_floats_that_are_whole(place: Path) -> None:
     assert "env_steps: 164\n" in (place / "runs/one/config.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("obs", "said"),
+    [
+        ([0.0, np.nan, 0.0, 0.0], "number 1 of row 0 of the observation is nan; expected a finite"),
+        ([[0.0] * 4, [0.0, 0.0, 1e300, 0.0]], "number 2 of row 1 of the observation is inf"),
+        (np.zeros((0, 4)), "it holds no observations"),
+        ([[0.0] * 4, [0.0]], "inhomogeneous"),
+    ],
+)
+def test_predict_refuses_numbers_that_no_environment_gives(
+    place: Path, obs: Any, said: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    made = assay.DQN("CartPole-v1", **SMALL).train(32)
+    assert said in refused(AssayError, lambda: made.predict(obs))
+    assert not recwarn.list
+    assert made.predict(np.zeros(4)) in (0, 1)
+
+
+def test_predict_refuses_choices_that_there_are_not(place: Path) -> None:
+    made = assay.DQN("FrozenLake-v1", **SMALL).train(32)
+    assert made.predict([0, 15]).shape == (2,)
+    text = refused(AssayError, lambda: made.predict([3, 16]))
+    assert "number 0 of row 1 of the observation is 16; expected a value of Discrete(16)" in text
+
+
+class Parts(gym.Env):
+    """Two numbers, each by its name."""
+
+    observation_space = gym.spaces.Dict({k: gym.spaces.Box(-1, 1, (1,)) for k in ("a", "b")})
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        return self.observation_space.sample(), 1.0, True, False, {}
+
+
+def test_predict_refuses_entries_that_are_not_as_many(place: Path) -> None:
+    made = assay.DQN(Parts, **SMALL).train(32)
+    text = refused(AssayError, lambda: made.predict({"a": np.zeros((3, 1)), "b": np.zeros((2, 1))}))
+    assert "its entries have 2 and 3 rows" in text
+    text = refused(AssayError, lambda: made.predict({"a": [0.0], "b": [np.nan]}))
+    assert "number 0 of row 0 of entry 'b' is nan" in text
+
+
 def test_a_run_with_two_budgets_does_not_go_on(place: Path) -> None:
     data = assay.data.save(record("CartPole-v1", episodes=3), place / "set.npz")
     made = assay.IQL("CartPole-v1", data=data, env_steps=4, hidden=(16,), **TINY).train(4)
