@@ -225,7 +225,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Row]]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"Line {number} of '{path}' is not JSON: {error}.") from None
             if not isinstance(row, dict):
                 raise DataError(f"Line {number} of '{path}' is not a JSON object.")
@@ -470,7 +470,7 @@ def _flatten(cell: Any, name: str, where: str, words: Numbers | None, found: lis
             found.append(_WORDS[cell.strip().lower()])
         else:
             found.append(float(cell))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         shown = "an empty cell" if cell in _EMPTY else f"{str(cell)[:40]!r}"
         raise DataError(
             f"The column '{name}' in {where} has {shown}; expected a number.",
