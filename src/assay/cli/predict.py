@@ -120,4 +120,6 @@ def _actor(run: Path, checkpoint: str | None, sample: bool, seed: int) -> Actor:
     from assay.core.seeding import derive_rng
     from assay.prediction.agents import AgentActor
 
-    return AgentActor(run, place, derive_rng(seed, "predict") if sample else None)
+    # A run that still trains may have deleted the last one meanwhile.
+    named = None if checkpoint is None else place
+    return AgentActor(run, named, derive_rng(seed, "predict") if sample else None)
