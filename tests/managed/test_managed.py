@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,14 @@ def test_an_algorithm_of_ones_own_is_a_class(place: Path, monkeypatch: Any) -> N
 
 
 # Training and what follows
+
+
+def test_a_trained_object_can_be_sent_to_another_process(place: Path) -> None:
+    made = assay.DQN("CartPole-v1", **SMALL).train(32)
+    expected = made.predict(np.zeros(4))
+    sent = pickle.loads(pickle.dumps(made))
+    assert type(sent) is assay.DQN and sent.predict(np.zeros(4)) == expected
+    assert sent.train(16).agent.clock.env_steps == 48
 
 
 def test_an_algorithm_trains_and_goes_on(place: Path) -> None:

@@ -76,6 +76,10 @@ class Managed:
         trained = "" if self.run is None else f" of {self.run!r}"
         return f"<{type(self).__name__}({', '.join(shown)}){trained}>"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: not the agent, which is loaded from the run again."""
+        return self.__dict__ | {"_agent": None}
+
     def train(self, budget: int | None = None, *, callbacks: Sequence[Callback] = ()) -> Self:
         """Train, or go on training in the same run, and return the object itself.
 
