@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -282,6 +284,20 @@ def test_bad_runs_budgets_and_places_are_refused(place: Path) -> None:
     )
     assert made.predict(np.zeros(4)) in (0, 1)
     assert "episodes=0" in refused(ConfigError, lambda: made.evaluate(episodes=0))
+
+
+def test_a_full_disk_is_told_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = assay.DQN("CartPole-v1", name="one", **SMALL).train(32)
+
+    def full(source: Any, target: Any, **_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    text = refused(RunError, lambda: made.save("kept"))
+    assert (
+        text == "Cannot save the run to 'kept': the disk is full.\nFree some space and try again."
+    )
+    assert [one.name for one in place.iterdir()] == ["runs"]
 
 
 def test_budgets_may_be_floats_that_are_whole(place: Path) -> None:

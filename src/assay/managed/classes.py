@@ -156,12 +156,17 @@ class Managed:
             raise RunError(f"There is something at '{target}' already.", "Choose another path.")
         draft = target.with_name(f".{os.getpid()}-{target.name}")
         try:
-            shutil.copytree(source, draft)
+            # Not by copytree, which goes on after an error and tells of every file.
+            for part in [source, *sorted(source.rglob("*"))]:
+                place = draft / part.relative_to(source)
+                if part.is_dir():
+                    place.mkdir(parents=True)
+                else:
+                    shutil.copy2(part, place)
             draft.rename(target)
-        except (OSError, shutil.Error) as error:
+        except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
-            reason = error if isinstance(error, OSError) else OSError(str(error))
-            raise run_error(reason, f"save the run to '{target}'") from None
+            raise run_error(error, f"save the run to '{target}'") from None
         return target
 
     @classmethod
