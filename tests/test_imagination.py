@@ -78,6 +78,10 @@ def test_runs_without_a_picture_are_refused(tmp_path: Path) -> None:
     run = assay.train("dreamerv3", "CartPole-v1", root=tmp_path, name="numbers", **TINY)
     with pytest.raises(ConfigError, match="are not images"):
         draw_imagination(run.path)
+    with pytest.raises(ConfigError, match="episodes=0: expected at least 1"):
+        draw_imagination(run.path, episodes=0)
+    with pytest.raises(ConfigError, match="steps=1: expected at least 2"):
+        draw_imagination(run.path, steps=1)
     options = {"env_steps": 64, "eval_every": 0, "sinks": (), "preset": False, "num_envs": 2}
     run = assay.train("a2c", "CartPole-v1", root=tmp_path, name="plain", horizon=8, **options)
     with pytest.raises(ConfigError, match="learned with a2c, which has no world model"):

@@ -15,10 +15,11 @@ from assay.algorithms.base import Algorithm
 from assay.core import registry
 from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.types import Clock, Spaces, Tree, tree_leaves
+from assay.data.findings import bounds_of
 from assay.envs.make import make_env, make_vector
 from assay.envs.recorded import NO_ENV
 from assay.envs.space_codec import space_from_state
-from assay.envs.spaces import ActionMap, BadObservationError, ObservationMap
+from assay.envs.spaces import ActionMap, BadObservationError, Leaf, ObservationMap
 from assay.envs.teams import team_from_state
 from assay.envs.vector import Vector
 from assay.evaluation.evaluate import rows_to_evaluate
@@ -73,8 +74,11 @@ class Agent:
             AssayError: The observation or the mask is not what the agent was trained on.
         """
         try:
-            batch, single = self._canonical(obs, self._checked(mask))
-        except (BadObservationError, KeyError, IndexError, TypeError) as error:
+            # What float32 cannot hold becomes infinite, and is refused as such.
+            with np.errstate(over="ignore"):
+                batch, single = self._canonical(obs, self._checked(mask))
+            self._require_values(batch)
+        except (ValueError, KeyError, IndexError, TypeError) as error:
             raise AssayError(
                 f"The observation does not fit the agent: {error}.",
                 f"Give one of {self.observations.source}, or a batch of such.",
@@ -122,9 +126,36 @@ class Agent:
             return self.observations.batch(obs, mask), False
         return self.observations.one(obs, mask), True
 
+    def _require_values(self, batch: Tree) -> None:
+        """Refuse what networks would answer all the same."""
+        counts = sorted({len(part) for part in tree_leaves(batch)})
+        if len(counts) > 1:
+            raise BadObservationError(f"its entries have {' and '.join(map(str, counts))} rows")
+        if counts == [0]:
+            raise BadObservationError("it holds no observations")
+        for leaf in self.observations.leaves:
+            _require_leaf(leaf, batch if self.observations.bare else batch[leaf.key])
+
     def reset(self) -> None:
         """Forget what a recurrent policy remembers."""
         self._carry = None
+
+
+def _require_leaf(leaf: Leaf, rows: NDArray[Any]) -> None:
+    if leaf.dtype.kind == "f":
+        fits, expected = np.isfinite(rows), "a finite number"
+    elif isinstance(leaf.space, gym.spaces.Box):  # environments leave such bounds
+        return
+    else:
+        low, high = bounds_of(leaf.space)
+        fits, expected = (rows >= low) & (rows <= high), f"a value of {leaf.source}"
+    if not fits.all():
+        row, place = np.argwhere(~fits.reshape(len(rows), -1))[0]
+        given = leaf.restore(rows).reshape(len(rows), -1)[row, place]
+        entry = f"entry '{leaf.key}'" if leaf.path else "the observation"
+        raise BadObservationError(
+            f"number {place} of row {row} of {entry} is {given:g}; expected {expected}"
+        )
 
 
 def require_one_agent(agent: Agent, what: str) -> None:

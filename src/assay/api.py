@@ -18,7 +18,8 @@ from assay.agents import require_spaces
 from assay.agents import required_vector as required_vector
 from assay.algorithms.base import Algorithm
 from assay.core import seeding
-from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError
+from assay.core.config import whole_number
+from assay.core.errors import AssayError, CheckpointError, ConfigError, RunError, require_counts
 from assay.core.paths import runs_root
 from assay.core.types import Action, Clock, Tree
 from assay.envs.make import EnvLike, look_at
@@ -291,8 +292,9 @@ def progress_of(directory: RunDirectory) -> int:
     return 0 if last is None else int(checkpoint.read_manifest(last)[directory.budget[0]])
 
 
-def _with_budget(config: RunConfig, budget: int, progress: int) -> RunConfig:
+def _with_budget(config: RunConfig, budget: Any, progress: int) -> RunConfig:
     """Return a configuration with another budget."""
+    budget = whole_number("budget", budget)
     run, unit = config.run, config.run.unit
     if isinstance(run, FineTuneSettings) and run.env_steps:
         raise ConfigError(
@@ -327,6 +329,7 @@ def evaluate_agent(
     agent: Agent, config: RunConfig, env: Any, episodes: int, seed: int, *, sampled: bool = False
 ) -> EvaluationResult:
     """Evaluate an agent in the environment of a configuration."""
+    require_counts(episodes=episodes)
     fix = "Call assay.evaluate(agent.policy, env, ...) with an environment of your own."
     vector = required_vector(config, env, episodes, fix)
     try:

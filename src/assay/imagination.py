@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from assay.agents import load, required_vector
 from assay.algorithms.dreamerv3 import DreamerV3
-from assay.core.errors import ConfigError
+from assay.core.errors import ConfigError, require_counts
 from assay.core.types import Tree, tree_map
 from assay.evaluation.video import enlarge, write_gif
 from assay.loops.config import RunConfig
@@ -48,8 +48,11 @@ def draw_imagination(
         seed: Fixes the episodes.
 
     Raises:
-        ConfigError: The run has no world model, or no images.
+        ConfigError: The run has no world model, or no images, or a number is too small.
     """
+    require_counts(episodes=episodes)
+    if steps < 2:
+        raise ConfigError(f"steps={steps}: expected at least 2, one of which is predicted.")
     directory = RunDirectory.open(Path(path))
     agent, config = load(path), RunConfig.from_dict(directory.config)
     algorithm = agent.algorithm

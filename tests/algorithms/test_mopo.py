@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,6 +78,15 @@ class TestOrder:
         rig.learn(169)  # two epochs of 16 steps
         assert algorithm.model_step.updates == 32 and algorithm.step.updates == 168
         assert not algorithm.fit.is_running
+
+    @pytest.mark.parametrize("updates", [31, 32, 33])
+    def test_a_fit_that_takes_all_updates_is_told(self, updates: int) -> None:
+        rig = OfflineRig("mopo", Reach, updates=updates, **SMALL)  # 32 of them are the fit's
+        with warnings.catch_warnings(record=True) as told:
+            rig.learn(updates)
+        found = [str(one.message) for one in told if "model_epochs" in str(one.message)]
+        assert len(found) == (updates <= 32)
+        assert all(f"took all {updates} updates" in text for text in found)
 
     def test_rollouts_come_every_so_many_updates(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rig = OfflineRig("mopo", Reach, updates=200, **SMALL)

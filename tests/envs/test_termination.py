@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from assay.core.errors import EnvError
 from assay.envs.make import make_vector
 from assay.envs.termination import METHOD, named_rule
 from assay.testing.envs import Reach
@@ -83,6 +84,25 @@ def test_an_environment_may_bring_its_own() -> None:
         rule = found(factory)
         assert rule(np.array([[2.0, 0.0], [0.5, 0.0]])).tolist() == [True, False]
     assert found(Reach) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda obs: obs[0] > 1.0, r"terminates\(obs\) .* returned the shape \(2,\) for 3"),
+        (lambda obs: bool(obs[0, 0] > 1.0), r"returned the shape \(\) for 3"),
+        (lambda obs: obs.heat > 1.0, r"failed in terminates\(\): AttributeError"),
+        (lambda: False, r"failed in terminates\(\): TypeError"),
+    ],
+)
+def test_a_rule_that_is_none_is_refused_at_once(answer: Any, said: str) -> None:
+    def make() -> gym.Env:
+        env = Reach()
+        env.terminates = answer
+        return env
+
+    with pytest.raises(EnvError, match=said):
+        found(make)
 
 
 def test_other_settings_than_the_ids_own_have_no_rule() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +107,14 @@ def test_an_algorithm_of_ones_own_is_a_class(place: Path, monkeypatch: Any) -> N
 
 
 # Training and what follows
+
+
+def test_a_trained_object_can_be_sent_to_another_process(place: Path) -> None:
+    made = assay.DQN("CartPole-v1", **SMALL).train(32)
+    expected = made.predict(np.zeros(4))
+    sent = pickle.loads(pickle.dumps(made))
+    assert type(sent) is assay.DQN and sent.predict(np.zeros(4)) == expected
+    assert sent.train(16).agent.clock.env_steps == 48
 
 
 def test_an_algorithm_trains_and_goes_on(place: Path) -> None:
@@ -261,9 +272,86 @@ def test_bad_runs_budgets_and_places_are_refused(place: Path) -> None:
     (place / "taken").write_text("")
     assert "already" in refused(RunError, lambda: made.save(place / "taken"))
     assert "Cannot save" in refused(RunError, lambda: made.save(place / "taken/inside"))
-    assert "at env_steps=64 already" in refused(ConfigError, lambda: made.train(0))
+    for budget in (0, -5, 1.5, True, "many"):
+        text = refused(ConfigError, lambda: made.train(budget))  # noqa: B023
+        assert f"budget={budget!r}: expected a whole number of at least 1." in text
     assert made.run is not None and made.run.status == "done"
     assert made.run.config.run.total == 64
+    text = refused(ConfigError, lambda: assay.resume(made.run.path, budget=64.5))
+    assert "budget=64.5: expected a whole number" in text
+    assert "at env_steps=64 already" in refused(
+        ConfigError, lambda: assay.resume(made.run.path, budget=64)
+    )
+    assert made.predict(np.zeros(4)) in (0, 1)
+    assert "episodes=0" in refused(ConfigError, lambda: made.evaluate(episodes=0))
+
+
+def test_a_full_disk_is_told_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = assay.DQN("CartPole-v1", name="one", **SMALL).train(32)
+
+    def full(source: Any, target: Any, **_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    text = refused(RunError, lambda: made.save("kept"))
+    assert (
+        text == "Cannot save the run to 'kept': the disk is full.\nFree some space and try again."
+    )
+    assert [one.name for one in place.iterdir()] == ["runs"]
+
+
+def test_budgets_may_be_floats_that_are_whole(place: Path) -> None:
+    made = assay.DQN("CartPole-v1", name="one", **TINY | {"preset": True})
+    assert made.train(64.0).run.config.hyperparameters["learning_starts"] == 3  # a 20th, as of 64
+    made.train(1e2)
+    assert "env_steps: 164\n" in (place / "runs/one/config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("obs", "said"),
+    [
+        ([0.0, np.nan, 0.0, 0.0], "number 1 of row 0 of the observation is nan; expected a finite"),
+        ([[0.0] * 4, [0.0, 0.0, 1e300, 0.0]], "number 2 of row 1 of the observation is inf"),
+        (np.zeros((0, 4)), "it holds no observations"),
+        ([[0.0] * 4, [0.0]], "inhomogeneous"),
+    ],
+)
+def test_predict_refuses_numbers_that_no_environment_gives(
+    place: Path, obs: Any, said: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    made = assay.DQN("CartPole-v1", **SMALL).train(32)
+    assert said in refused(AssayError, lambda: made.predict(obs))
+    assert not recwarn.list
+    assert made.predict(np.zeros(4)) in (0, 1)
+
+
+def test_predict_refuses_choices_that_there_are_not(place: Path) -> None:
+    made = assay.DQN("FrozenLake-v1", **SMALL).train(32)
+    assert made.predict([0, 15]).shape == (2,)
+    text = refused(AssayError, lambda: made.predict([3, 16]))
+    assert "number 0 of row 1 of the observation is 16; expected a value of Discrete(16)" in text
+
+
+class Parts(gym.Env):
+    """Two numbers, each by its name."""
+
+    observation_space = gym.spaces.Dict({k: gym.spaces.Box(-1, 1, (1,)) for k in ("a", "b")})
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        return self.observation_space.sample(), 1.0, True, False, {}
+
+
+def test_predict_refuses_entries_that_are_not_as_many(place: Path) -> None:
+    made = assay.DQN(Parts, **SMALL).train(32)
+    text = refused(AssayError, lambda: made.predict({"a": np.zeros((3, 1)), "b": np.zeros((2, 1))}))
+    assert "its entries have 2 and 3 rows" in text
+    text = refused(AssayError, lambda: made.predict({"a": [0.0], "b": [np.nan]}))
+    assert "number 0 of row 0 of entry 'b' is nan" in text
 
 
 def test_a_run_with_two_budgets_does_not_go_on(place: Path) -> None:

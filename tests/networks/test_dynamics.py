@@ -165,3 +165,30 @@ def test_what_never_changed_stays() -> None:
     assert (gradient[..., [1, 4]] == 0).all() and gradient[..., [0, 2, 3, 5]].abs().min() > 0
     model.standardise(inputs, torch.randn(20, 3), keep=True)  # it varies after all
     assert torch.isfinite(model.all_members(inputs).mean).all()
+
+
+def test_units_do_not_matter() -> None:
+    """Micrometres and metres, amperes and nanoamperes: what is learned is the same."""
+    generator = torch.Generator().manual_seed(1)
+    inputs, targets = torch.rand(2, 50, 3, generator=generator)
+    unit = torch.tensor([1e-8, 1e8])
+    sizes = torch.cat([unit, torch.ones(1)]), torch.cat([torch.tensor([1e-9]), unit])
+    plain, other = ensemble(), ensemble()
+    plain.standardise(inputs, targets, keep=False)
+    other.standardise(inputs * sizes[0], targets * sizes[1], keep=False)
+    torch.testing.assert_close(other.input_std, plain.input_std * sizes[0])
+    torch.testing.assert_close(other.target_std, plain.target_std * sizes[1])
+    found, expected = other.all_members(inputs * sizes[0]), plain.all_members(inputs)
+    torch.testing.assert_close(found.mean, expected.mean * sizes[1])
+
+
+def test_rounding_is_no_change() -> None:
+    """A clock that always moves by 0.01 does so but for its digits."""
+    time = torch.arange(1000, dtype=torch.float64) * 0.01 + 50.0
+    clock = torch.stack([time, time * 2], 1).float()
+    inputs = torch.cat([clock[:-1], torch.rand(999, 1)], 1)
+    targets = torch.cat([torch.rand(999, 1), clock[1:] - clock[:-1]], 1)
+    assert targets[:, 1].std() > 0
+    model = ensemble()
+    model.standardise(inputs, targets, keep=False)
+    assert model.target_std[0] > 0 and model.target_std[1:].tolist() == [0.0, 0.0]

@@ -22,6 +22,8 @@ from assay.policies.export import Format, export_policy, sample_observations
 VECTOR = Box(-np.inf, np.inf, (4,), np.float32)
 LIMITED = Box(np.array([-2.0, 0.5], np.float32), np.array([3.0, 1.0], np.float32))
 MASKED = Dict({"arm/joints": VECTOR, "gear": Discrete(4), "action_mask": MultiBinary(5)})
+SEEN = Dict({"camera": Box(0, 255, (8, 10, 3), np.uint8), "arm": VECTOR})
+DREAMS = {"deter": 16, "hidden": 8, "classes": 3, "stoch": 4, "blocks": 2, "units": 8}
 
 CASES = {
     "ppo box": ("ppo", VECTOR, LIMITED, {"normalize_obs": True, "log_std_init": 1.0}),
@@ -39,6 +41,8 @@ CASES = {
     "recurrent lstm": ("recurrent_ppo", VECTOR, LIMITED, {"normalize_obs": True}),
     "recurrent gru": ("recurrent_ppo", MASKED, Discrete(5), {"memory": "gru"}),
     "transformer": ("recurrent_ppo", VECTOR, Discrete(3), {"memory": "transformer"}),
+    "dreamer masked": ("dreamerv3", MASKED, Discrete(5), DREAMS),
+    "dreamer image": ("dreamerv3", SEEN, LIMITED, DREAMS | {"depth": 2}),
 }
 needs_onnx = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
@@ -84,7 +88,7 @@ def test_torchscript_acts_as_the_agent(case: str, tmp_path: Path) -> None:
 
 ON_ONNX = [
     "ppo box", "ppo masked", "ppo multi-binary", "ppo image", "dqn", "recurrent lstm",
-    "recurrent gru", "transformer",
+    "recurrent gru", "transformer", "dreamer masked", "dreamer image",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import warnings
@@ -165,6 +166,23 @@ def test_another_checkpoint_is_another_policy(trained: Any, tmp_path: Path) -> N
     assert "has no checkpoint '1'" in text and str(first) in text
 
 
+def test_a_run_that_still_trains_may_delete_what_was_found(
+    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained("image"), run)
+    last = sorted((run / "checkpoints").iterdir())[-1]
+
+    def goes_on(*_: Any) -> None:
+        """Replace the last checkpoint by a later one, as a run does while torch is imported."""
+        last.rename(last.with_name("000000000999"))
+
+    monkeypatch.setattr("assay.prediction.acting.model_actor", goes_on)
+    given = np.array(observations("image", 3))
+    found = actions(run, save(tmp_path, given), tmp_path)
+    np.testing.assert_allclose(found, assay.load(trained("image")).act(given), atol=1e-5)
+
+
 def test_samples_are_those_of_the_seed(trained: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array(observations("box", 20)))
 
@@ -282,7 +300,12 @@ def test_bad_questions_are_refused(trained: Any, tmp_path: Path) -> None:
     (tmp_path / "dir.csv").mkdir()
     assert "is a directory" in refused(run, good, tmp_path / "dir.csv")
     assert "Cannot write" in refused(run, good, good / "inside.csv")
-    assert "are both" in refused(run, good, good)
+    (tmp_path / "link.npy").symlink_to(good)
+    (tmp_path / "to").mkdir()
+    for same in (good, tmp_path / "to/../x.npy", tmp_path / "link.npy"):
+        assert "are one file" in refused(run, good, same)
+    assert "are one file" in refused(run, tmp_path / "link.npy", good)
+    assert np.load(good).shape == (5, 3)
     assert "--seed has a meaning only with --sample" in refused(
         run, good, tmp_path / "a.csv", "--seed", 1
     )

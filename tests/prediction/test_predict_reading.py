@@ -171,6 +171,7 @@ def refused(path: Path, observations: ObservationMap = VECTOR) -> str:
         (np.array([["a", "b"]]), "expected Box"),
         (np.array([[0.0, 1.0], [1.0, 2.0], [3.0, np.nan]]), "Number 1 of 'obs' in row 2 of"),
         (np.array([[0.0, -np.inf]]), "is -inf; expected a finite number"),
+        (np.array([[0.0, 1.0], [1e39, 2.0]]), "Number 0 of 'obs' in row 1 of"),
         (np.array([[None, 1]], object), "not a whole NPY file of numbers"),
     ],
 )
@@ -191,6 +192,8 @@ def test_arrays_that_do_not_fit_are_refused(array: Any, message: str, tmp_path: 
         ("obs.0,obs.1\n1,2\n1,\n", "The column 'obs.1' in line 3"),
         ("obs.0,obs.1\n1,2\n1,x\n", "has 'x'; expected a number"),
         ("obs.0,obs.1\n1,2\nNaN,2\n", "The column 'obs.0' in line 3"),
+        ("obs.0,obs.1\n1,-1e39\n", "in line 2 of"),
+        ("obs.0,obs.1\n1,-1e39\n", "is -1e+39; expected a number of float32's range"),
         ("obs.0,obs.1\n1,2,3\n", "Line 2"),
         ("obs.0,obs.1\n1\n", "Line 2 of"),
     ],
@@ -213,7 +216,28 @@ def test_entries_that_do_not_fit_are_refused(row: Any, message: str, tmp_path: P
     assert message in refused(written(tmp_path / "x.jsonl", [row]), ARM)
 
 
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
+def test_nested_lists_have_the_shape_of_the_observation(ending: str, tmp_path: Path) -> None:
+    images = ObservationMap(spaces.Box(0, 255, (8, 6, 3), np.uint8))
+    given = np.random.default_rng(0).integers(0, 256, (8, 6, 3))
+    for row in (given.tolist(), given.flatten().tolist()):
+        found = only(written(tmp_path / f"x{ending}", [{"obs": row}]), images).obs
+        np.testing.assert_array_equal(found[0], given)
+    turned = written(tmp_path / f"x{ending}", [{"obs": np.moveaxis(given, 2, 0).tolist()}])
+    assert "1 of" in (text := refused(turned, images))
+    assert "'obs' in" in text and "has the shape (3, 8, 6); expected (8, 6, 3)" in text
+
+
 def test_other_mistakes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    assert "Line 1 of" in refused(tmp_path / "deep.jsonl")
+    (tmp_path / "long.jsonl").write_text(f'{{"obs": [1, {"9" * 400}]}}')
+    assert "The column 'obs' in line 1" in refused(tmp_path / "long.jsonl")
+    (tmp_path / "text.npy").write_text("hello")
+    assert "pickle" not in refused(tmp_path / "text.npy")
+    np.savez(tmp_path / "marks.npz", obs=np.ones((3, 2)), episode=np.ones((3, 2)))
+    assert "'episode' of" in (text := refused(tmp_path / "marks.npz"))
+    assert "has the shape (3, 2); expected (N,)" in text
     assert "ends in .npy" in refused(tmp_path / "x.txt")
     assert "There is no file" in refused(tmp_path / "x.csv")
     (tmp_path / "torn.jsonl").write_text('{"obs": [1, 2]}\n{"obs": [1')

@@ -11,6 +11,7 @@ run like one of the policy, so that a run which is ended while it fits goes on w
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -86,6 +87,12 @@ class MOPO(Algorithm):
         """Take one step of the fit; once it is finished, move the policy once."""
         if self.fit.fitted_at is None or self.fit.is_running:
             self._fit(data)
+            if self.updates >= self.clock.total:
+                warnings.warn(
+                    f"The fit of the model took all {self.clock.total:,} updates of the run: the "
+                    "policy has learned nothing. Raise updates, or lower model_epochs.",
+                    stacklevel=2,
+                )
             return
         if self.step.updates % self.hp.rollout_every == 0:
             self._imagine(data)

@@ -96,7 +96,7 @@ class TDMPC2(Algorithm):
         critics: int = Field(5, gt=0, description="Critics; targets are the smaller of two.")
         dropout: float = Field(0.01, ge=0, lt=1, description="Dropout of the critics.")
         bins: int = Field(101, gt=1, description="Bins of rewards and values.")
-        bin_limit: float = Field(10.0, gt=0, description="Last bin, as symlog of the number.")
+        bin_limit: float = Field(10.0, gt=0, description="Symlog of the largest reward and value.")
         samples: int = Field(512, gt=0, description="Plans that an iteration compares.")
         policy_samples: int = Field(24, ge=0, description="Plans among them from the policy.")
         elites: int = Field(64, gt=0, description="Best plans, which the next iteration follows.")

@@ -86,8 +86,8 @@ def _places(obs: str, out: str, pipe: str | None, as_json: bool) -> tuple[Path, 
         raise ConfigError(f"--format {pipe}: expected jsonl or csv.", "Other formats need a file.")
     if out == _PIPE and as_json:
         raise ConfigError("--json and --out - both print.", "Leave out --json.")
-    if not piped and Path(obs).absolute() == Path(out).absolute():
-        raise ConfigError(f"--obs and --out are both '{obs}'.", "Write to another file.")
+    if not piped and Path(obs).resolve() == Path(out).resolve():
+        raise ConfigError(f"--obs '{obs}' and --out '{out}' are one file.", "Write to another one.")
     source = _STDIN if obs == _PIPE else Path(obs)
     return source, None if out == _PIPE else Path(out), f".{pipe or 'jsonl'}"
 
@@ -120,4 +120,6 @@ def _actor(run: Path, checkpoint: str | None, sample: bool, seed: int) -> Actor:
     from assay.core.seeding import derive_rng
     from assay.prediction.agents import AgentActor
 
-    return AgentActor(run, place, derive_rng(seed, "predict") if sample else None)
+    # A run that still trains may have deleted the last one meanwhile.
+    named = None if checkpoint is None else place
+    return AgentActor(run, named, derive_rng(seed, "predict") if sample else None)

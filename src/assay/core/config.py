@@ -85,6 +85,26 @@ def parse(
         raise ConfigError(f"Bad settings for {what}: " + "; ".join(lines), fix) from None
 
 
+class _Count(Model):
+    value: int = pydantic.Field(gt=0)
+
+
+def whole_number(name: str, value: Any) -> int:
+    """Return a whole number of at least 1, read as a setting is: 1e5 is one.
+
+    Raises:
+        ConfigError: It is none; `name` is what it is called.
+
+    Example:
+        >>> whole_number("budget", 1e5)
+        100000
+    """
+    try:
+        return _Count(value=value).value
+    except pydantic.ValidationError:
+        raise ConfigError(f"{name}={value!r}: expected a whole number of at least 1.") from None
+
+
 def example(model: type[Model], name: str) -> str:
     """Return how settings name a model, with the examples of the fields that it needs.
 

@@ -8,12 +8,16 @@ An environment may bring its own rule: the method `terminates(obs)`, observation
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.core.errors import EnvError
 from assay.core.types import Termination
+from assay.envs.env_errors import env_failure
 
 METHOD = "terminates"
 Rule = Callable[[NDArray[Any]], NDArray[np.bool_]]
@@ -83,9 +87,34 @@ def named_rule(env_id: str) -> Termination | None:
 
 
 def own_rule(env: Any) -> Termination | None:
-    """Return the rule that an environment brings, or None if it has none or is None."""
+    """Return the rule that an environment brings, or None if it has none or is None.
+
+    Raises:
+        EnvError: It fails, or gives another answer than a bool for each observation.
+    """
     if hasattr(env, "has_wrapper_attr"):  # a wrapper may have it
         own = env.get_wrapper_attr(METHOD) if env.has_wrapper_attr(METHOD) else None
     else:
         own = getattr(env, METHOD, None)
-    return own if callable(own) else None
+    if not callable(own):
+        return None
+    rule = partial(_asked, own)
+    space = env.observation_space
+    if isinstance(space, gym.spaces.Box):  # once now, rather than in the middle of a run
+        rule(np.zeros((space.shape[0] + 1 if space.shape else 2, *space.shape), np.float32))
+    return rule
+
+
+def _asked(own: Rule, obs: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return the answer of an environment's own rule."""
+    try:
+        answer = np.asarray(own(obs), np.bool_)
+    except Exception as error:
+        raise env_failure(error, f"The environment failed in {METHOD}()") from error
+    if answer.shape != (len(obs),):
+        raise EnvError(
+            f"{METHOD}(obs) of the environment returned the shape {answer.shape} for {len(obs)} "
+            f"observations [{', '.join(map(str, obs.shape))}]; expected ({len(obs)},).",
+            "Return a bool for each row of obs.",
+        )
+    return answer

@@ -231,9 +231,11 @@ def _cut_minibatch(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[
 def _cut_start(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
     """Return when learning starts, where a preset would start after a budget that was given."""
     start, budget = values.get("learning_starts"), given.get("env_steps")
-    if "learning_starts" in given or not isinstance(start, int) or not isinstance(budget, int):
+    if "learning_starts" in given or not isinstance(start, int):
         return {}
-    return {"learning_starts": budget // 20} if 0 < budget <= start else {}
+    if not isinstance(budget, int | float):
+        return {}
+    return {"learning_starts": int(budget) // 20} if 0 < budget <= start else {}
 
 
 def _fit(

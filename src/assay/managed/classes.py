@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 from assay.agents import Agent, load
 from assay.api import Run, configure, env_or_data, progress_of, resume, train
 from assay.core import registry
+from assay.core.config import whole_number
 from assay.core.errors import RunError
 from assay.core.paths import runs_root
 from assay.envs.make import EnvLike
@@ -75,6 +76,10 @@ class Managed:
         trained = "" if self.run is None else f" of {self.run!r}"
         return f"<{type(self).__name__}({', '.join(shown)}){trained}>"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: not the agent, which is loaded from the run again."""
+        return self.__dict__ | {"_agent": None}
+
     def train(self, budget: int | None = None, *, callbacks: Sequence[Callback] = ()) -> Self:
         """Train, or go on training in the same run, and return the object itself.
 
@@ -103,7 +108,7 @@ class Managed:
             )
             return self
         if budget is not None:
-            budget += progress_of(self.run.directory)
+            budget = progress_of(self.run.directory) + whole_number("budget", budget)
         expert = named(self.settings)[1]
         env = self.run.env
         self.run = resume(self.run.path, env=env, expert=expert, callbacks=callbacks, budget=budget)
@@ -151,12 +156,17 @@ class Managed:
             raise RunError(f"There is something at '{target}' already.", "Choose another path.")
         draft = target.with_name(f".{os.getpid()}-{target.name}")
         try:
-            shutil.copytree(source, draft)
+            # Not by copytree, which goes on after an error and tells of every file.
+            for part in [source, *sorted(source.rglob("*"))]:
+                place = draft / part.relative_to(source)
+                if part.is_dir():
+                    place.mkdir(parents=True)
+                else:
+                    shutil.copy2(part, place)
             draft.rename(target)
-        except (OSError, shutil.Error) as error:
+        except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
-            reason = error if isinstance(error, OSError) else OSError(str(error))
-            raise run_error(reason, f"save the run to '{target}'") from None
+            raise run_error(error, f"save the run to '{target}'") from None
         return target
 
     @classmethod

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 _BOUND = 0.01  # weight of the bounds of the log-variance, which are learned
 _FIRST_BOUNDS = (-10.0, 0.5)
-_CONSTANT = 1e-6  # a standard deviation below which a number does not vary: taken for 0
+_ROUNDING = 2.0**-22  # share of a number's size below which a deviation is that of its last digits
 _LAST_DECAY = 1e-4
 
 
@@ -171,7 +171,8 @@ class DynamicsEnsemble(nn.Module):
 
         With `keep`, the layers are changed so that all predictions stay what they were.
         """
-        mean, std = _statistics(inputs)
+        size, obs = inputs.abs().amax(0), self.outputs - 1
+        mean, std = _statistics(inputs, size)
         std = _or_one(std)
         if keep:
             # (x - m) / s = (x - m') / s' * s' / s + (m' - m) / s
@@ -180,7 +181,9 @@ class DynamicsEnsemble(nn.Module):
             first.mul_((std / self.input_std)[:, None])
         self.input_mean.copy_(mean)
         self.input_std.copy_(std)
-        mean, std = _statistics(targets)
+        # The change of a number is rounded as the number is.
+        size = torch.cat([targets[:, :1].abs().amax(0), size[:obs]])
+        mean, std = _statistics(targets, size)
         if keep:
             # y' = y * t / t' + (n - n') / t', and its log-variance, with its bounds, + 2 log t / t'
             both = (std > 0) & (self.target_std > 0)
@@ -210,10 +213,13 @@ class DynamicsEnsemble(nn.Module):
             mine.copy_(torch.where(which[:, None, None], theirs, mine))
 
 
-def _statistics(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and the standard deviation of each column, 0 where it does not vary."""
+def _statistics(rows: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation of each column, 0 where it does not vary.
+
+    `size` is the largest number that was rounded, of each column.
+    """
     std = rows.std(0, correction=0)
-    return rows.mean(0), torch.where(std < _CONSTANT, 0.0, std)
+    return rows.mean(0), torch.where(std < _ROUNDING * size, 0.0, std)
 
 
 def _or_one(std: Tensor) -> Tensor:

@@ -99,8 +99,9 @@ class BlockLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, outputs] of inputs [N, inputs]."""
-        parts = x.view(len(x), self.blocks, -1).transpose(0, 1)  # [G, N, inputs / G]
-        return torch.bmm(parts, self.weight).transpose(0, 1).reshape(len(x), -1) + self.bias
+        # No N is written down, since exported files take any.
+        parts = x.unflatten(1, (self.blocks, -1)).transpose(0, 1)  # [G, N, inputs / G]
+        return torch.bmm(parts, self.weight).transpose(0, 1).flatten(1) + self.bias
 
 
 class Observed(NamedTuple):
@@ -265,8 +266,8 @@ class RSSM(nn.Module):
         """Return the next h [N, D]; `moves` are the encoded actions."""
         inputs = torch.cat([self.from_deter(deter), self.from_stoch(stoch), moves], dim=-1)
         x = F.silu(self.mix_norm(self.mix_deter(deter) + self.mix_inputs(inputs)))
-        gates = self.gates(x).view(len(x), self.blocks, 3, -1).transpose(1, 2)
-        reset, new, update = gates.reshape(len(x), 3, -1).unbind(1)
+        gates = self.gates(x).unflatten(1, (self.blocks, 3, -1)).transpose(1, 2)
+        reset, new, update = gates.flatten(2).unbind(1)
         # h' = u tanh(r c) + (1 - u) h, with u = s(. - 1): at first most of h is kept
         new = torch.tanh(torch.sigmoid(reset) * new)
         return deter + torch.sigmoid(update - 1.0) * (new - deter)

@@ -19,14 +19,14 @@ class AgentActor:
 
     Args:
         run: The run directory.
-        checkpoint: The checkpoint.
+        checkpoint: The checkpoint; None is the last one.
         rng: Explores with it; None takes the best action.
 
     Raises:
         ConfigError: The policy acts by the return still to reach, or is one of several agents.
     """
 
-    def __init__(self, run: Path, checkpoint: Path, rng: np.random.Generator | None) -> None:
+    def __init__(self, run: Path, checkpoint: Path | None, rng: np.random.Generator | None) -> None:
         agent = load(run, checkpoint_path=checkpoint)
         require_one_agent(agent, "assay predict")
         self.observations, self.actions = agent.observations, agent.actions

@@ -88,7 +88,7 @@ def _canonical(leaf: Leaf, values: Array, where: Where) -> Array:
     """Return the numbers of an entry [N, ...] as networks take them.
 
     Raises:
-        DataError: One is not finite, or is not a value of a space of whole numbers.
+        DataError: One is not finite, too large, or not a value of a space of whole numbers.
     """
     flat = values.reshape(len(values), -1)
     _require(np.isfinite(flat), flat, where, "a finite number")
@@ -97,6 +97,9 @@ def _canonical(leaf: Leaf, values: Array, where: Where) -> Array:
         fits = (flat >= low.reshape(-1)) & (flat <= high.reshape(-1)) & (flat == np.floor(flat))
         _require(fits, flat, where, f"a value of {leaf.source}")
         values = values.astype(np.int64)
+    else:
+        fits = np.abs(flat) <= np.finfo(leaf.dtype).max
+        _require(fits, flat, where, f"a number of {leaf.dtype}'s range")
     return leaf.batch(values)
 
 
@@ -142,6 +145,12 @@ def _from_arrays(path: Path, observations: ObservationMap, batch: int, kind: str
     for name, leaf in leaves.items():
         _check_array(path, name if observations.bare is False else "", leaf, found[name])
     marks = {name: names[name] for name in (FIRST, EPISODE) if name in names.keys() - leaves.keys()}
+    for name, array in marks.items():
+        if array.ndim != 1:
+            raise DataError(
+                f"The array '{name}' of '{path}' has the shape {array.shape}; expected (N,).",
+                "Give one value for each row.",
+            )
     lengths = {name: len(array) for name, array in {**found, **marks}.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
@@ -191,6 +200,8 @@ def _load(path: Path) -> Array | dict[str, Array]:
 
 def _no_array(path: Path, error: Exception) -> DataError:
     reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+    if "pickle" in reason:  # what NumPy says of any bytes that it does not know
+        reason = "it does not begin as one does"
     return DataError(
         f"'{path}' is not a whole {path.suffix[1:].upper()} file of numbers: {reason}.",
         "Write it with numpy.save or numpy.savez.",
@@ -349,8 +360,7 @@ def _block(
             parts[name] = leaf.batch([_text(row, columns[0], place) for place, row in block])
             continue
         shape = _source_shape(leaf)
-        size = math.prod(shape)
-        table = [_numbers(row, columns, place, name, size) for place, row in block]
+        table = [_numbers(row, columns, place, name, shape) for place, row in block]
         values = np.array(table, np.float64).reshape(len(block), *shape)
         parts[name] = _canonical(leaf, values, _table_place(columns, [place for place, _ in block]))
     first = np.zeros(len(block), bool)
@@ -363,14 +373,27 @@ def _block(
     return Rows(_tree(observations, parts), first), last
 
 
-def _numbers(row: Row, columns: Sequence[str], place: str, name: str, size: int) -> list[float]:
+def _numbers(
+    row: Row, columns: Sequence[str], place: str, name: str, shape: tuple[int, ...]
+) -> list[float]:
     found = numbers_of(row, columns, place)
-    if len(found) != size:
+    if len(found) != math.prod(shape):
         raise DataError(
-            f"'{name}' in {place} has {len(found)} numbers; expected {size}.",
+            f"'{name}' in {place} has {len(found)} numbers; expected {math.prod(shape)}.",
             "Give as many as the observation of the environment has.",
         )
+    nested = _nesting(row[columns[0]])
+    if len(nested) > 1 and nested != shape:
+        raise DataError(
+            f"'{name}' in {place} has the shape {nested}; expected {shape}.",
+            "Give the axes in the order of the environment, or all numbers in one list.",
+        )
     return found
+
+
+def _nesting(cell: Any) -> tuple[int, ...]:
+    """Return the shape of nested lists, by the first one at every level."""
+    return (len(cell), *_nesting(cell[0])) if isinstance(cell, list | tuple) and cell else ()
 
 
 def _text(row: Row, column: str, place: str) -> str:
