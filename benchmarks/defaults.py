@@ -415,7 +415,7 @@ def table(path: Path = STORE) -> str:
 def judged(ours: Sequence[float], theirs: Sequence[float]) -> tuple[Interval, str]:
     """Return the difference of means with its interval, and what it says."""
     if np.ptp(ours) == 0 and np.ptp(theirs) == 0:
-        point = float(np.mean(ours) - np.mean(theirs))
+        point = float(ours[0] - theirs[0])  # means of equal numbers differ by rounding
         difference = Interval(point, point, point, 0.95)
     else:
         difference = welch_test(ours, theirs).interval

@@ -79,6 +79,7 @@ def test_a2c_moves_from_the_first_update_where_actions_are_a_box() -> None:
     box, choice = (values(fit("a2c", action=action)[0]) for action in (BOX, CHOICE))
     assert (box["optimizer"], choice["optimizer"]) == ("adam", "rmsprop")
     assert (box["lr"], choice["lr"]) == ("linear:0.0007:0.0", 7e-4)  # falls: Adam follows noise
+    assert box["num_envs"] == 1  # an update every eight steps
     assert values(fit("a2c", action=BOX, optimizer="rmsprop")[0])["optimizer"] == "rmsprop"
 
 

@@ -60,15 +60,16 @@ class A2C(Algorithm):
         def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
             """Return small rollouts: each is one update, and a short run needs many of them.
 
-            Where actions are a Box, rewards are scaled and gradients small: RMSprop, whose mean
-            square starts at one, hardly moves in the first thousand updates. Adam moves at once;
-            its rate falls to 0, so that the last updates do not follow noise.
+            Where actions are a Box, more updates are worth more than their batches, and a rollout
+            has one environment. Rewards are scaled and gradients small: RMSprop, whose mean square
+            starts at one, hardly moves in the first thousand updates. Adam moves at once; its rate
+            falls to 0, so that the last updates do not follow noise.
             """
             fit = super().fitted(problem, given)
             if not isinstance(problem.spaces.action, Box):
                 return fit | {"num_envs": 2}
             adam = {"optimizer": "adam", "lr": linear(7e-4, 0.0)}
-            return fit | {"num_envs": 4, "horizon": 8} | adam
+            return fit | {"num_envs": 1, "horizon": 8} | adam
 
     def __init__(self, spaces: Spaces, hp: Hyperparameters, context: Context) -> None:
         super().__init__(spaces, hp, context)
