@@ -116,6 +116,9 @@ CHOOSING = tuple(
         "Pendulum-v1", "MountainCarContinuous-v0", "Hopper-v5", "Walker2d-v5", "HalfCheetah-v5",
         "dm_control/reacher-easy-v0", "dm_control/ball_in_cup-catch-v0",
         "dm_control/finger-spin-v0", "dm_control/pendulum-swingup-v0", "dm_control/cheetah-run-v0",
+        "Humanoid-v5", "HumanoidStandup-v5", "dm_control/walker-walk-v0",
+        "dm_control/point_mass-easy-v0", "dm_control/quadruped-walk-v0",
+        "dm_control/fish-upright-v0",
     )
 )  # fmt: skip
 
