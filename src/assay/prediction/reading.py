@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from assay.core.errors import DataError, nearest
 from assay.core.types import Tree
 from assay.data.findings import bounds_of
-from assay.data.tables import Row, numbers_of, rows_of
+from assay.data.rows import Row, numbers_of, rows_of
 from assay.envs.spaces import OBS, Leaf, ObservationMap, TextLeaf
 from assay.runs.files import run_error
 
