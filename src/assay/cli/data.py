@@ -85,7 +85,8 @@ def record(
 @app.command("build")
 def build(
     logs: Annotated[
-        list[str], typer.Argument(metavar="LOG...", help=".csv, .jsonl, .parquet; .npz, .hdf5.")
+        list[str],
+        typer.Argument(metavar="LOG...", help=".csv, .jsonl, also .gz; .parquet, .npz, .hdf5."),
     ],
     out: Annotated[
         str, typer.Option("--out", metavar="OUT", help="Where to write it, as `convert`.")

@@ -1,10 +1,16 @@
-"""Rows of a log, in CSV, JSON lines, Parquet or arrays, and the numbers in their cells."""
+"""Rows of a log, in CSV, JSON lines, Parquet or arrays, and the numbers in their cells.
+
+CSV and JSON lines may be packed with gzip; they are unpacked as they are read.
+"""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,6 +25,11 @@ EMPTY = ("", None)  # what a cell without a value holds
 _WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 _ARRAYS = {".npz": npz, ".hdf5": hdf5, ".h5": hdf5}
 _SEPARATORS = (",", ";", "\t")  # of a CSV file, by its first line
+_PACKED = ".gz"
+# What unpacks to more than it should is refused: a small file may hold terabytes of zeros.
+_LONGEST_LINE = 1 << 26  # characters
+_MOST_TIMES = 200  # of its size; tables of numbers have 3 to 30
+_SMALL = 1 << 30  # characters that may be any number of times the size
 
 Row = Mapping[str, Any]
 Numbers = Mapping[str, Mapping[str, int]]  # of words, by column
@@ -31,11 +42,13 @@ def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
     `kind` is the format, as an ending; that of the path by default.
 
     Raises:
-        DataError: The file is missing, or cannot be read; the line is named.
+        DataError: The file is missing, cannot be read, or unpacks to far more than its size; the
+            line is named.
     """
-    readers = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
-    readers |= dict.fromkeys(_ARRAYS, _array_rows)
-    kind = kind or path.suffix.lower()
+    texts = {".csv": _csv_rows, ".jsonl": _json_rows}
+    readers = texts | {f"{ending}{_PACKED}": reader for ending, reader in texts.items()}
+    readers |= {".parquet": _parquet_rows} | dict.fromkeys(_ARRAYS, _array_rows)
+    kind = kind or _ending(path)
     if kind not in readers:
         raise DataError(
             f"'{path}' is not a log that can be read.", f"Give a file in {', '.join(readers)}."
@@ -65,11 +78,48 @@ def _flat(row: Row) -> Row:
     return flat
 
 
+def _ending(path: Path) -> str:
+    """Return what a name ends with: `.csv`, or `.csv.gz` of a packed file."""
+    last = path.suffix.lower()
+    return Path(path.stem).suffix.lower() + last if last == _PACKED else last
+
+
+def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
+    """Yield the lines of a text, unpacked if it is packed."""
+    if path.suffix.lower() != _PACKED:
+        with open(path, encoding="utf-8-sig", newline=newline) as file:
+            yield from file
+        return
+    most = max(_SMALL, _MOST_TIMES * path.stat().st_size)
+    number = total = 0
+    try:
+        with gzip.open(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+            while line := file.readline(_LONGEST_LINE):
+                number, total = number + 1, total + len(line)
+                if len(line) == _LONGEST_LINE:
+                    raise DataError(
+                        f"Line {number} of '{path}' is longer than {_LONGEST_LINE:,} characters.",
+                        "Unpack the file, and look whether it is a log.",
+                    )
+                if total > most:
+                    raise DataError(
+                        f"'{path}' unpacks to more than {most:,} characters, far more times its "
+                        f"size than a log does.",
+                        "Unpack it with gunzip if it is one, and give the file that comes out.",
+                    )
+                yield line
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(
+            f"'{path}' is not a whole gzip file: {str(error).rstrip('.')}.",
+            "Fetch it again: it was cut off or damaged, or is not packed with gzip.",
+        ) from None
+
+
 def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        header = file.readline()
+    with closing(_lines(path, newline="")) as lines:
+        header = next(lines, "")
         separator = next((sign for sign in _SEPARATORS if sign in header), ",")
-        reader = csv.DictReader(chain([header], file), delimiter=separator)
+        reader = csv.DictReader(chain([header], lines), delimiter=separator)
         names = reader.fieldnames
         if not names:
             raise DataError(f"'{path}' is empty: it has no line with the columns' names.")
@@ -94,8 +144,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    with open(path, encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
+    with closing(_lines(path)) as lines:
+        for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
@@ -137,7 +187,8 @@ def _array_rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 def place_of(path: Path, number: int) -> str:
     """Return the words for a row in messages, such as `line 3 of 'log.csv'`."""
-    return f"{'line' if path.suffix.lower() in ('.csv', '.jsonl') else 'row'} {number} of '{path}'"
+    lined = _ending(path).removesuffix(_PACKED) in (".csv", ".jsonl")
+    return f"{'line' if lined else 'row'} {number} of '{path}'"
 
 
 def numbers_of(

@@ -45,8 +45,8 @@ def build(
     """Make a dataset of logs, write it and return it.
 
     Args:
-        sources: Files that end in .csv, .jsonl or .parquet, or in .npz, .hdf5 or .h5 with an array
-            for each column; an episode may not span two of them.
+        sources: Files that end in .csv or .jsonl (or .csv.gz or .jsonl.gz), .parquet, or in .npz,
+            .hdf5 or .h5 with an array for each column; an episode may not span two of them.
         columns: The columns of each field: `obs` (or `obs/PART`), `action`, `reward` and
             `terminated`, and if there are such `truncated`, `episode`, `next_obs` (or
             `next_obs/PART`) and `extra/NAME`. Several columns, and lists in a cell, are put one
