@@ -179,17 +179,19 @@ def make_plan(
     from assay.loops.collect import refuse_levels
     from assay.loops.config import resolve
     from assay.loops.off_policy import fillable
-    from assay.loops.recorded import run_vector
+    from assay.loops.recorded import run_vector, telling_of_data
     from assay.loops.run_settings import FineTuneSettings, GameSettings, OfflineSettings
     from assay.loops.training import build_algorithm, choose_device
 
     layers = (algorithm, env, file_settings, settings)
-    config = resolve(*layers, use_preset=use_preset, look=partial(look_at, env))
+    telling = partial(telling_of_data, *layers[1:])
+    with telling():
+        config = resolve(*layers, use_preset=use_preset, look=partial(look_at, env))
     plain = resolve(*layers, use_preset=use_preset)
     run = config.run
     device = choose_device(run.device)
     backend = "auto" if run.backend == "processes" else run.backend
-    with run_vector(config, None, 1, backend) as vector:
+    with telling(), run_vector(config, None, 1, backend) as vector:
         spaces = vector.spaces
         observations, actions = vector.observations, vector.actions
         tree = vector.game_tree() if isinstance(run, GameSettings) else None
