@@ -19,6 +19,7 @@ from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError
 from assay.core.types import State
+from assay.loops.divergence import divergence_fix
 from assay.policies import description as arch
 from assay.policies.model_file import Snapshot, make_snapshot, parse_snapshot
 from assay.policies.parts import ModelError
@@ -196,8 +197,8 @@ class Learner:
                     raise AssayError(
                         f"Training diverged: the weights of '{name}' are not finite after "
                         f"{self.clock.updates} updates.",
-                        "Lower lr, or normalise observations and rewards; the last version and "
-                        "its checkpoint are intact.",
+                        f"{divergence_fix(self.algorithm)} The last version and its checkpoint "
+                        "are intact.",
                     )
 
     def _live_metrics(self) -> dict[str, float]:
