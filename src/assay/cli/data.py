@@ -12,6 +12,7 @@ from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.shared_options import AsJson, RunName, RunsRoot
 from assay.core.errors import EXIT_USER_ERROR, ConfigError
+from assay.core.wording import counted
 from assay.evaluation.formatting import few, number
 
 if TYPE_CHECKING:
@@ -273,7 +274,9 @@ def validate(
         for one in found:
             times = f" ({one.count:,} of them)" if one.count > 1 and one.level == "error" else ""
             output.say(f"{one.level}: {one.message}{times}")
-        output.say(f"{source}: {'not valid' if wrong else 'valid'}, {len(found)} findings.")
+        output.say(
+            f"{source}: {'not valid' if wrong else 'valid'}, {counted(len(found), 'finding')}."
+        )
     if wrong:
         raise typer.Exit(EXIT_USER_ERROR)
 
@@ -324,7 +327,10 @@ def split(
         output.print_json(facts)
         return
     for one in facts:
-        output.say(f"{one['path']}: {one['episodes']:,} episodes with {one['steps']:,} steps")
+        output.say(
+            f"{one['path']}: {counted(one['episodes'], 'episode')} with "
+            f"{counted(one['steps'], 'step')}"
+        )
 
 
 @app.command("list")

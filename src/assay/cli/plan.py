@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import ConfigError
+from assay.core.wording import counted
 
 if TYPE_CHECKING:
     import torch
@@ -213,7 +214,7 @@ def make_plan(
             frame_stack=vector.frame_stack,
             prioritized=built.needs.prioritized is not None,
         )
-    source = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
+    source = counted(run.num_envs, "environment")
     if isinstance(built.needs, RolloutNeeds):
         source += _whole_rollouts(built.needs.horizon * run.num_envs, run.clock().total)
     if tree is not None:
@@ -222,7 +223,7 @@ def make_plan(
     if path is not None:
         data = load(path)
         require_valid(data, observations, actions)
-        recorded = f"{len(data):,} transitions of {path.name}"
+        recorded = f"{counted(len(data), 'transition')} of {path.name}"
         alone = isinstance(run, OfflineSettings)
         source = recorded if alone else f"{source} and {recorded}"
         if isinstance(run, FineTuneSettings) and run.env_steps:

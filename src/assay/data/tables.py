@@ -21,6 +21,7 @@ import gymnasium as gym
 import numpy as np
 
 from assay.core.errors import ConfigError, DataError, nearest
+from assay.core.wording import counted
 from assay.data.collect import collected
 from assay.data.dataset import Dataset, Episode
 from assay.data.files import check_target, load, save
@@ -296,7 +297,8 @@ class _Reader:
         shape = self._shapes.get(name, () if len(values) == 1 else (len(values),))
         if math.prod(shape) != len(values):
             raise DataError(
-                f"'{name}' in {where} has {len(values)} numbers; expected {math.prod(shape)}.",
+                f"'{name}' in {where} has {counted(len(values), 'number')}; expected "
+                f"{math.prod(shape)}.",
                 "Map as many columns as the space has components.",
             )
         return np.array(values).reshape(shape)
