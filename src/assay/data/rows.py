@@ -9,7 +9,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -84,7 +84,7 @@ def _ending(path: Path) -> str:
     return Path(path.stem).suffix.lower() + last if last == _PACKED else last
 
 
-def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
+def _lines(path: Path, newline: str | None = None) -> Generator[str, None, None]:
     """Yield the lines of a text, unpacked if it is packed."""
     if path.suffix.lower() != _PACKED:
         with open(path, encoding="utf-8-sig", newline=newline) as file:
