@@ -15,6 +15,7 @@ from assay.algorithms.base import Algorithm
 from assay.core import registry
 from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.types import Clock, Spaces, Tree, tree_leaves
+from assay.core.wording import counted
 from assay.data.findings import bounds_of
 from assay.envs.make import make_env, make_vector
 from assay.envs.recorded import NO_ENV
@@ -88,7 +89,8 @@ class Agent:
             self._carry = self.policy.initial_carry(rows)
         elif (kept := len(tree_leaves(self._carry)[0])) != rows:
             raise AssayError(
-                f"The agent remembers {kept} episodes, and was given {rows} observations.",
+                f"The agent remembers {counted(kept, 'episode')}, and was given "
+                f"{counted(rows, 'observation')}.",
                 "Call reset() before another number of episodes begins.",
             )
         elif reward is not None:

@@ -33,7 +33,7 @@ from assay.experts.reward_model import LearnedReward
 from assay.experts.rewards import chosen_reward
 from assay.loops.config import Look, RunConfig, resolve
 from assay.loops.events import Callback, StoppedError
-from assay.loops.recorded import env_of
+from assay.loops.recorded import env_of, telling_of_data
 from assay.loops.run_settings import FineTuneSettings
 from assay.loops.training import Evaluator, Training
 from assay.runs import checkpoint, provenance
@@ -133,9 +133,11 @@ def train(
     """
     settings, shown = named(settings)
     env = env_or_data(env, config or {}, settings)
-    resolved, given = configure(
-        algorithm, env, config or {}, settings, preset=preset, look=partial(look_at, env)
-    )
+    layers = (config or {}, settings)
+    with telling_of_data(env, *layers):
+        resolved, given = configure(
+            algorithm, env, *layers, preset=preset, look=partial(look_at, env)
+        )
     directory = RunDirectory.create(
         runs_root(None if root is None else Path(root)),
         name,
@@ -154,9 +156,10 @@ def train(
                 files=resolved.run.files() | expert.files | rewarding,
             )
         )
-        training, vector = _training(
-            resolved, directory, given, callbacks, expert=expert.source, reward=reward
-        )
+        with telling_of_data(env, *layers):
+            training, vector = _training(
+                resolved, directory, given, callbacks, expert=expert.source, reward=reward
+            )
     except BaseException as error:
         _discard(directory, error)
         raise

@@ -326,7 +326,7 @@ def test_an_agent_that_remembers_says_when_reset_is_missing() -> None:
     algorithm = make_algorithm("recurrent_ppo", observation, spaces.Discrete(2), memory_size=4)
     agent = Agent(algorithm, ObservationMap(observation), ActionMap(spaces.Discrete(2)))
     agent.act(np.zeros(3, np.float32))
-    with pytest.raises(AssayError, match="remembers 1 episodes, and was given 3 observations"):
+    with pytest.raises(AssayError, match="remembers 1 episode, and was given 3 observations"):
         agent.act(np.zeros((3, 3), np.float32))
     agent.reset()
     assert agent.act(np.zeros((3, 3), np.float32)).shape == (3,)

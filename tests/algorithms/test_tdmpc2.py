@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +228,36 @@ class TestUpdate:
                 algorithm.update(CannedReplay(stretches(8)))
                 counts.append(algorithm.updates)
             assert counts == [first, first + 1]
+
+    def test_warns_once_of_rewards_beyond_the_bins(self) -> None:
+        """exp(3) - 1 = 19.1; symlog(500) = log(501) = 6.2, and values add up to more."""
+        algorithm = make_algorithm("tdmpc2", OBS, BOX, **SMALL, bin_limit=3.0, pretrain=False)
+        sample = stretches(8)
+        with warnings.catch_warnings(record=True) as told:
+            algorithm.update(CannedReplay(sample))
+            algorithm.drain_metrics()
+            assert told == []
+            sample.reward[3, 1] = -500.0
+            for _ in range(3):
+                algorithm.update(CannedReplay(sample))
+                algorithm.drain_metrics()
+        assert len(told) == 1
+        found = re.fullmatch(
+            r"A reward or value of (50\d) is beyond the bins, which end at 19 \(bin_limit=3\), and "
+            r"is clipped\. Set bin_limit=8, .*scale_reward.*",
+            str(told[0].message),
+        )
+        assert found is not None, told[0].message
+
+    def test_warns_of_values_beyond_the_bins(self) -> None:
+        """Rewards of 18 are within; but one and what follows it is not."""
+        algorithm = make_algorithm("tdmpc2", OBS, BOX, **SMALL, bin_limit=3.0, lr=0.01)
+        sample = stretches(8)
+        sample.reward[:] = 18.0
+        with pytest.warns(UserWarning, match=r"of (2|3)\d is beyond the bins"):
+            for _ in range(40):
+                algorithm.update(CannedReplay(sample))
+            algorithm.drain_metrics()
 
     def test_the_encoder_moves_by_a_share(self) -> None:
         """The first step of Adam is the learning rate, whatever the gradient."""

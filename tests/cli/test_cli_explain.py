@@ -123,7 +123,7 @@ def test_two_runs_side_by_side(cli: Cli, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a/seed-1", "--video"), "1 runs; expected two to 4"),
+        (("a/seed-1", "--video"), "1 run; expected two to 4"),
         (("a", "b/seed-1", "--video"), "'a' is a group of 3 runs"),
         (("a/seed-1", "b/seed-1", "--video", "--text"), "--text has no meaning with --video"),
         (("a/seed-1", "--episodes", 2), "--episodes has no meaning without --video"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,46 @@ def test_parquet(log: Path) -> None:
 
     parquet.write_table(csv.read_csv(log), log.with_suffix(".parquet"))
     assert_built(build(log.with_suffix(".parquet")))
+
+
+def test_gzip(log: Path) -> None:
+    names, *rows = (line.split(",") for line in LOG.lower().split())
+    lines = (dict(zip(names, map(json.loads, row), strict=True)) for row in rows)
+    texts = {"log.csv.gz": LOG, "log.jsonl.GZ": "\n".join(map(json.dumps, lines))}
+    for name, text in texts.items():
+        Path(name).write_bytes(gzip.compress(text.encode()))
+        assert_built(build(log.with_name(name)))
+    Path("log.csv.gz").write_bytes(gzip.compress(LOG.replace("0.3,3", "0.3,fast").encode()))
+    with pytest.raises(DataError, match=r"'speed' in line 4 of '.*log.csv.gz' has 'fast'"):
+        build(log.with_name("log.csv.gz"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(LOG.encode())[:-20], "is not a whole gzip file: .*ended before"),
+        (gzip.compress(LOG.encode())[:-8] + bytes(8), "is not a whole gzip file: CRC check failed"),
+        (gzip.compress(LOG.encode())[:12] + bytes(80), "is not a whole gzip file"),
+        (LOG.encode(), "is not a whole gzip file: Not a gzipped file"),
+        (gzip.compress(LOG.encode() + bytes(2 << 20)), "Line 7 of .* is longer than 1,048,576"),
+        (gzip.compress((LOG + "3,0.1,1,0,1.0,0\n" * 20_000).encode()), "times its size"),
+        (gzip.compress((LOG + "\n" * (1 << 19)).encode()), "times its size"),
+    ],
+    ids=["cut off", "checksum", "damaged", "not packed", "one long line", "rows", "empty lines"],
+)
+def test_gzip_that_cannot_be_read(
+    log: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
+) -> None:
+    monkeypatch.setattr("assay.data.rows._LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr("assay.data.rows._SMALL", 1 << 18)
+    packed = log.rename("log.csv.gz")
+    packed.write_bytes(content)
+    mapped = [f"--column={name}={','.join(names)}" for name, names in COLUMNS.items()]
+    words = ["data", "build", packed.name, "--out", "set.npz", "--actions", "2", *mapped]
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2, refused.output
+    assert re.search(f"log.csv.gz.*{message}|{message}", " ".join(refused.stderr.split()))
+    assert [path.name for path in log.parent.iterdir()] == ["log.csv.gz"]
 
 
 @pytest.mark.parametrize("ending", [".npz", ".hdf5"])

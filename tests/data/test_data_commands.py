@@ -56,6 +56,19 @@ def test_validate() -> None:
     assert broken.exit_code == 2 and "'cut.npz' is not a whole NPZ" in broken.output
 
 
+def test_one_of_something_is_no_plural() -> None:
+    Path("cut.npz").write_bytes(Path("a.npz").read_bytes()[:900])
+    assert cli("validate", "cut.npz").output.endswith("cut.npz: not valid, 1 finding.\n")
+    assert cli("validate", "a.npz").output == "a.npz: valid, 0 findings.\n"
+    twice = list(data.load("a.npz").episodes())[:1]
+    spaces = data.load("a.npz").schema.observation, data.load("a.npz").schema.action
+    data.save(data.from_episodes(twice, *spaces), "one.npz")
+    assert "1 episode with " in cli("inspect", "one.npz").output
+    data.save(data.from_episodes([*twice, *twice], *spaces), "two.npz")
+    told = [one.message for one in data.validate("two.npz") if one.code == "duplicate"]
+    assert told == ["1 episode of 'two.npz' repeats another: episode 1 is episode 0."]
+
+
 def test_a_missing_environment() -> None:
     result = cli("validate", "a.npz", "--env", "CartPol-v1")
     assert result.exit_code == 2 and "CartPole-v1" in result.stderr

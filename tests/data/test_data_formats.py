@@ -149,6 +149,12 @@ def _changed(episode: data.Episode, name: str) -> data.Episode:
     return data.Episode(*(columns[n] for n in names), {"log_prob": columns["extra/log_prob"]})
 
 
+@pytest.mark.parametrize("given", [123, None, [1.5], b"set.npz"])
+def test_what_is_neither_a_path_nor_a_dataset(given: Any) -> None:
+    with pytest.raises(DataError, match=r"A dataset is given as .*, of type \w+\.\nGive a path"):
+        data.load(given)
+
+
 class TestBrokenFiles:
     def test_missing(self, tmp_path: Path, ending: str) -> None:
         with pytest.raises(DataError, match="There is no file"):

@@ -291,6 +291,47 @@ def test_what_a_package_lacks_itself_is_named(error: Exception, package: str) ->
         family.load("MiniGrid-Empty-5x5-v0")
 
 
+@pytest.mark.parametrize("display", [None, ":0"])
+def test_a_package_that_finds_no_opengl_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, display: str | None
+) -> None:
+    """As PyOpenGL fails where `MUJOCO_GL` asks for a library that is not there."""
+    lacking = tmp_path / "OpenGL" / "raw" / "EGL"
+    lacking.mkdir(parents=True)
+    (lacking / "lacking.py").write_text("def ask(library):\n    return library.eglQueryString\n")
+    monkeypatch.syspath_prepend(str(lacking))
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    if display is not None:
+        monkeypatch.setenv("DISPLAY", display)
+    family = Family(
+        *(getattr(families.DM_CONTROL, field) for field in FIELDS),
+        lambda: importlib.import_module("lacking").ask(None),
+    )
+    monkeypatch.setattr(families, "FAMILIES", (family,))
+    monkeypatch.setattr(gym, "registry", {})
+    with pytest.raises(EnvError) as caught:
+        make_vector(SUITE, env_kwargs={"pixels": 64})
+    assert caught.value.message == (
+        f"The environment '{SUITE}' could not be made: AttributeError: 'NoneType' object has no "
+        "attribute 'eglQueryString'"
+    )
+    for part in ("libegl1", "MUJOCO_GL=osmesa", "it is 'egl' now"):
+        assert part in str(caught.value.fix)
+    with pytest.warns(UserWarning, match=r"dm_control could not be made: .*libegl1"):
+        assert families.load_all() == ()
+
+
+def test_a_package_that_fails_is_an_error_of_the_environment() -> None:
+    def register() -> None:
+        raise ValueError("numpy is too new")
+
+    family = Family(*(getattr(families.MINIGRID, field) for field in FIELDS), register)
+    with pytest.raises(EnvError, match=rf"'{GRID}' could not be made: ValueError: numpy is too"):
+        family.load(GRID)
+
+
 @pytest.mark.parametrize("registered", [False, True])  # Robotics has old versions of its own
 def test_an_old_version_that_cannot_be_made_names_the_newest(registered: bool) -> None:
     if registered:

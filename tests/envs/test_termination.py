@@ -86,6 +86,54 @@ def test_an_environment_may_bring_its_own() -> None:
     assert found(Reach) is None
 
 
+class Halved(gym.ObservationWrapper):
+    """Shows half of what there is, in the same space."""
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return observation / 2
+
+
+class Wider(gym.Wrapper):
+    """Shows a third number."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (3,))
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = self.env.reset(**options)
+        return np.append(obs, 0.0), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        return np.append(obs, 0.0), *rest
+
+
+class HalvedEnds(Halved):
+    """Says how it ends by what it shows."""
+
+    def terminates(self, obs: np.ndarray) -> np.ndarray:
+        return obs[:, 0] > 0.5
+
+
+@pytest.mark.parametrize("wrapper", [Halved, Wider])
+def test_a_rule_is_not_used_where_a_wrapper_changes_observations(wrapper: type) -> None:
+    """It was written for others: a model would predict ends where there are none."""
+    for factory in (
+        lambda: wrapper(Ends()),
+        lambda: gym.wrappers.TimeLimit(wrapper(Ends()), 5),
+    ):
+        with pytest.warns(UserWarning, match=f"not used: the wrapper {wrapper.__name__} changes"):
+            assert found(factory) is None
+
+
+def test_a_wrapper_brings_the_rule_of_what_it_shows() -> None:
+    rule = found(lambda: gym.wrappers.TimeLimit(HalvedEnds(Ends()), 5))
+    assert rule(np.array([[0.6, 0.0], [0.4, 0.0]])).tolist() == [True, False]
+    rule = found(lambda: gym.wrappers.DtypeObservation(Ends(), np.float64))  # the same numbers
+    assert rule(np.array([[2.0, 0.0], [0.5, 0.0]])).tolist() == [True, False]
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from typer.testing import CliRunner
 
 import assay
 from assay.cli.app import app
-from assay.core.errors import ConfigError
+from assay.core.errors import ConfigError, EnvError
 from assay.data.files import load, save
+from assay.envs import families
 from assay.loops import events
 from assay.testing.algorithms import assert_same_run
 
@@ -95,6 +97,36 @@ def test_data_names_its_environment(jobs: Path, tmp_path: Path) -> None:
     assert run.config.env == "MountainCar-v0" and run.evaluate(1).lengths.tolist() == [5]
     del short["eval_episodes"], short["max_episode_steps"]
     assert assay.train("bc", "none", data=data, **short).config.env == "none"
+
+
+@pytest.mark.parametrize("algorithm", ["bc", "sac"])
+@pytest.mark.parametrize(
+    ("env", "message", "fix"),
+    [
+        ("Pumps-v7", "No environment is registered as 'Pumps-v7'", "my_package.envs:Pumps-v7"),
+        ("MiniGrid-Pumps-v0", "needs the package 'minigrid'", "pip install 'assay[minigrid]'"),
+        ("no_such:Pumps-v0", "There is no module 'no_such'", "Install the package"),
+    ],
+)
+def test_data_names_an_environment_that_is_not_installed(
+    jobs: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, env: str, message: str, fix: str
+) -> None:
+    def missing() -> None:
+        raise ModuleNotFoundError("no minigrid", name="minigrid")
+
+    monkeypatch.setattr(families, "FAMILIES", (replace(families.MINIGRID, register=missing),))
+    known = load(jobs)
+    known.metadata["env"] = env
+    data = str(save(known, "named.npz"))
+    result = cli("train", algorithm, f"data={data}")
+    said = " ".join(result.stderr.split())
+    assert result.exit_code == 2 and not Path("runs").exists()
+    assert f"The data 'named.npz' names the environment '{env}'. " in said
+    assert message in said and fix in said and "or 'none' where the algorithm" in said
+    with pytest.raises(EnvError, match=r"The data '.*named.npz' names the environment"):
+        assay.train(algorithm, data=data)
+    assert cli("data", "validate", data).exit_code == 0  # which needs no environment
+    assert cli("data", "inspect", data).exit_code == 0
 
 
 @pytest.mark.parametrize(

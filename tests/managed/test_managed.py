@@ -104,6 +104,8 @@ def test_an_algorithm_of_ones_own_is_a_class(place: Path, monkeypatch: Any) -> N
     assert mine.run is not None and mine.run.config.algorithm == "my_algorithms:Mine"
     again = assay.algorithm_class("my_algorithms:Mine").load(mine.run.path)
     assert again.predict(np.zeros(4)) in (0, 1)
+    text = refused(RunError, lambda: assay.DQN.load(mine.run.path))
+    assert 'Load it with assay.algorithm_class("my_algorithms:Mine").load.' in text
 
 
 # Training and what follows

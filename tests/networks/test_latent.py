@@ -181,7 +181,7 @@ def test_the_policy_prior_by_hand() -> None:
 
 
 def test_the_scale_follows_and_is_at_least_one() -> None:
-    scale = RunningScale(0.1)
+    scale = RunningScale(0.1, limit=10.0)
     scale.follow(torch.linspace(0.0, 0.5, 21))  # a range of 0.45, which counts as 1
     assert scale.scale.item() == 1.0
     scale.follow(torch.arange(21.0))

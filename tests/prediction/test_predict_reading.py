@@ -186,7 +186,7 @@ def test_arrays_that_do_not_fit_are_refused(array: Any, message: str, tmp_path: 
         ("", "is empty"),
         ("obs.0,obs.1\n", "holds no observations"),
         ("1,2\n3,4\n", "The first line"),
-        ("obs.0\n1\n", "has 1 numbers of 'obs' (obs.0); expected 2, obs.0 to obs.1"),
+        ("obs.0\n1\n", "has 1 number of 'obs' (obs.0); expected 2, obs.0 to obs.1"),
         ("obs.0,obs.1,obs.2\n1,2,3\n", "has 3 numbers of 'obs'"),
         ("a,b,c\n1,2,3\n", "has 3 columns (a, b, c); expected 2"),
         ("obs.0,obs.1\n1,2\n1,\n", "The column 'obs.1' in line 3"),

@@ -79,7 +79,7 @@ def test_true_and_one_differ() -> None:
     [
         ({"name": "../etc"}, "name='../etc'"),
         ({"name": "a\n"}, "name='a\\n'"),
-        ({"action": {"kind": "box", "shape": [2], "low": [1]}}, "low has 1 numbers; expected 2"),
+        ({"action": {"kind": "box", "shape": [2], "low": [1]}}, "low has 1 number; expected 2"),
         ({"action": {"kind": "box", "shape": [2], "low": 1, "high": 0}}, "low is above high"),
         ({"action": {"kind": "dict", "spaces": {}}}, "'dict' found"),
         ({"bounds": {"low": -2}}, "beyond the action space"),

@@ -248,7 +248,7 @@ def test_a_memory_that_does_not_fit_is_refused():
 @pytest.mark.parametrize(
     ("obs", "words"),
     [
-        ([1.0], "has 1 numbers; expected 3"),
+        ([1.0], "has 1 number; expected 3"),
         ([1.0, math.nan, 0.0], "not finite"),
         ([1.0, math.inf, 0.0], "not finite"),
         (["a", "b", "c"], "does not fit"),

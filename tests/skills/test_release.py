@@ -57,7 +57,7 @@ def holosoma(tmp_path: Path) -> Path:
 def test_a_checkout_of_holosoma(holosoma: Path) -> None:
     said = check("--root", ROOT, "--holosoma", holosoma, code=0)
     assert "train_agent.py exp:g1-29dof simulator:mjwarp --training.seed {seed}" in said
-    assert "2 reward terms, 1 metrics" in said
+    assert "2 reward terms, 1 metric" in said
 
 
 def test_what_is_no_checkout_of_holosoma(holosoma: Path, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class TestCompare:
         assert (paired.test, paired.seeds, paired.effect) == ("paired t", (2, 2), 3.5)
         other = compare(arm(1, math.nan, 2), arm(4, 5, 6, start=7), direction="maximize")
         assert (other.test, other.seeds, other.effect) == ("welch", (2, 3), 3.5)
-        with pytest.raises(StudyError, match="The baseline has 1 seeds"):
+        with pytest.raises(StudyError, match="The baseline has 1 seed;"):
             compare(arm(1, None), arm(4, 5), direction="maximize")
 
     def test_a_permutation_test_relabels_all_seeds(self) -> None:

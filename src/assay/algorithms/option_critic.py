@@ -22,13 +22,13 @@ from pydantic import Field
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.settings import ProximalSettings
 from assay.algorithms.shared.proximal import (
     flat_batch,
     rollout_advantages,
     run_epochs,
     updates_per_rollout,
 )
+from assay.algorithms.shared.proximal_settings import ProximalSettings
 from assay.buffers.rollout import Rollout
 from assay.core.registry import register
 from assay.core.types import ARRIVED, DRAWN, OPTION, Spaces, Tree, action_mask, tree_map, unpack

@@ -27,7 +27,7 @@ from pydantic import Field
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context, bound
-from assay.algorithms.settings import ProximalSettings, Unused
+from assay.algorithms.settings import Unused
 from assay.algorithms.shared.advantages import rollout_values
 from assay.algorithms.shared.proximal import (
     clipped_loss,
@@ -36,6 +36,7 @@ from assay.algorithms.shared.proximal import (
     run_epochs,
     updates_per_rollout,
 )
+from assay.algorithms.shared.proximal_settings import ProximalSettings
 from assay.buffers.rollout import Rollout
 from assay.core.errors import ConfigError
 from assay.core.registry import register

@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.settings import ProximalSettings, Unused
+from assay.algorithms.settings import Unused
 from assay.algorithms.shared.advantages import rollout_values
 from assay.algorithms.shared.novelty import Curiosity, non_episodic_gae, successors
 from assay.algorithms.shared.proximal import (
@@ -31,6 +31,7 @@ from assay.algorithms.shared.proximal import (
     run_epochs,
     updates_per_rollout,
 )
+from assay.algorithms.shared.proximal_settings import ProximalSettings
 from assay.buffers.rollout import Rollout
 from assay.core.registry import register
 from assay.core.types import Spaces, pack

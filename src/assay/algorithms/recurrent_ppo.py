@@ -22,7 +22,8 @@ from pydantic import Field
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm, Context
-from assay.algorithms.settings import MemorySettings, ProximalSettings
+from assay.algorithms.settings import MemorySettings
+from assay.algorithms.shared.proximal_settings import ProximalSettings
 from assay.buffers.rollout import Rollout
 from assay.core.errors import ConfigError
 from assay.core.registry import register

@@ -86,9 +86,7 @@ class TDMPC2(Algorithm):
         termination_coef: float = Field(1.0, ge=0, description="Weight of predicted ends.")
         episodic: bool = Field(True, description="Predict ends of episodes, and plan with them.")
         entropy_coef: float = Field(1e-4, ge=0, description="Weight of the policy's entropy.")
-        encoder_lr_share: float = Field(
-            0.3, gt=0, le=1, description="Learning rate of the encoder, as a share of lr."
-        )
+        encoder_lr_share: float = Field(0.3, gt=0, le=1, description="The encoder's share of lr.")
         latent: int = Field(512, gt=0, description="Width of a latent state.")
         width: int = Field(512, gt=0, description="Width of hidden layers.")
         encoder_width: int = Field(256, gt=0, description="Width of the encoder's hidden layer.")
@@ -168,7 +166,7 @@ class TDMPC2(Algorithm):
         # A step averages whole modules; of this one only the critics are read.
         self.target = copy.deepcopy(self.model)
         self.actor = LatentActor(hp.latent, hp.width, self.size).to(self.device)
-        self.value_scale = RunningScale(hp.tau).to(self.device)
+        self.value_scale = RunningScale(hp.tau, hp.bin_limit).to(self.device)
         self.step = self._make_step()
         planner = LatentPlanner(self.model, self.actor, spaces.action.shape, options)
         self.policy = PlanningPolicy(
@@ -186,15 +184,15 @@ class TDMPC2(Algorithm):
         if hp.dropout:
             shape = hp.critics, hp.horizon * hp.batch_size, hp.width
             noise["dropout"] = NoiseSpec(shape, "uniform")
-        clip = hp.max_grad_norm
         return self.make_step(
             [
                 Objective(
-                    "model", self.model, self._model_loss, Adam(max_grad_norm=clip),
+                    "model", self.model, self._model_loss, Adam(max_grad_norm=hp.max_grad_norm),
                     shares=(("encoder", hp.encoder_lr_share),),
                 ),
                 Objective(
-                    "policy", self.actor, self._policy_loss, Adam(eps=1e-5, max_grad_norm=clip)
+                    "policy", self.actor, self._policy_loss,
+                    Adam(eps=1e-5, max_grad_norm=hp.max_grad_norm),
                 ),
             ],
             polyak=[Polyak(self.target, self.model, hp.tau)],
@@ -214,6 +212,11 @@ class TDMPC2(Algorithm):
         for _ in range(max(1, self.hp.learning_starts) if first else 1):
             self.step(self._batch(data), self.hp.lr(self.clock.progress))
 
+    def drain_metrics(self) -> dict[str, float]:
+        """Return what was reported; warn of rewards and values that were clipped."""
+        self.value_scale.warn_of_clipping()
+        return super().drain_metrics()
+
     def _batch(self, data: Replay[SequenceBatch]) -> dict[str, Tensor]:
         """Draw stretches and the critics that are asked; time comes first: [H, B, ...]."""
         hp, sample = self.hp, data.sample(self.hp.batch_size)
@@ -228,14 +231,12 @@ class TDMPC2(Algorithm):
         batch["members"] = torch.from_numpy(np.stack(asked)).to(self.device)
         return batch
 
-    # ------------------------------------------------------------------ losses
-
     def _model_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hp, model, obs = self.hp, self.model, unpack("obs", batch)
         action, valid, terminated = batch["action"], batch["valid"], batch["terminated"]
         next_z, y = self._targets(batch)  # [H, B, L], [H, B]
-        z = model.encode(tree_map(lambda x: x[0], obs))
-        states = [z]
+        self.value_scale.watch(batch["reward"] * valid, y * valid)
+        states = [model.encode(tree_map(lambda x: x[0], obs))]
         for t in range(hp.horizon):
             states.append(model.next(states[t], action[t]))
         zs = torch.stack(states)  # [H + 1, B, L]

@@ -12,6 +12,7 @@ from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.shared_options import AsJson, RunName, RunsRoot
 from assay.core.errors import EXIT_USER_ERROR, ConfigError
+from assay.core.wording import counted
 from assay.evaluation.formatting import few, number
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def record(
 @app.command("build")
 def build(
     logs: Annotated[
-        list[str], typer.Argument(metavar="LOG...", help=".csv, .jsonl, .parquet; .npz, .hdf5.")
+        list[str],
+        typer.Argument(metavar="LOG...", help=".csv, .jsonl, also .gz; .parquet, .npz, .hdf5."),
     ],
     out: Annotated[
         str, typer.Option("--out", metavar="OUT", help="Where to write it, as `convert`.")
@@ -272,7 +274,9 @@ def validate(
         for one in found:
             times = f" ({one.count:,} of them)" if one.count > 1 and one.level == "error" else ""
             output.say(f"{one.level}: {one.message}{times}")
-        output.say(f"{source}: {'not valid' if wrong else 'valid'}, {len(found)} findings.")
+        output.say(
+            f"{source}: {'not valid' if wrong else 'valid'}, {counted(len(found), 'finding')}."
+        )
     if wrong:
         raise typer.Exit(EXIT_USER_ERROR)
 
@@ -323,7 +327,10 @@ def split(
         output.print_json(facts)
         return
     for one in facts:
-        output.say(f"{one['path']}: {one['episodes']:,} episodes with {one['steps']:,} steps")
+        output.say(
+            f"{one['path']}: {counted(one['episodes'], 'episode')} with "
+            f"{counted(one['steps'], 'step')}"
+        )
 
 
 @app.command("list")

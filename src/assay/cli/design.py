@@ -105,9 +105,9 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Check a problem; exit with 2 if something in it cannot work."""
+    from assay.core.wording import counted
     from assay.design import checks
     from assay.design.documents import read_document
-    from assay.evaluation.formatting import counted
 
     if section is not None:
         checks.known_section(section)

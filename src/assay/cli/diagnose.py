@@ -87,8 +87,8 @@ def _list_rules(as_json: bool) -> None:
 
 
 def _show(one: Diagnosis) -> None:
+    from assay.core.wording import counted
     from assay.diagnosis.case import FEW_TO_JUDGE, SEVERITIES
-    from assay.evaluation.formatting import counted
 
     case = one.case
     what = ", ".join(text for text in (case.algorithm, case.env, case.status) if text)

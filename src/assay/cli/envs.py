@@ -13,6 +13,7 @@ import typer
 from assay.cli import output
 from assay.cli.shared_options import AsJson
 from assay.core.errors import EXIT_USER_ERROR
+from assay.core.wording import counted
 
 _LONGEST = 100  # ids of a family that are listed without being asked for
 
@@ -195,8 +196,8 @@ def suite(
             for r in reports
         ]
         output.show(output.table(columns, rows))
-        failed = f"{len(bad)} of {len(reports)} environments failed."
-        output.say(failed if bad else f"All {len(reports)} environments passed.")
+        failed = f"{len(bad)} of {counted(len(reports), 'environment')} failed."
+        output.say(failed if bad else f"{counted(len(reports), 'environment')} passed.")
         if html is not None:
             output.say(f"Page: {html}")
     if bad:

@@ -15,6 +15,7 @@ from assay.cli.progress import Bars, choose_mode
 from assay.cli.results import show_agents
 from assay.cli.shared_options import AsJson, RunsRoot
 from assay.core.errors import ConfigError
+from assay.core.wording import counted
 from assay.evaluation.formatting import bounds, number
 
 if TYPE_CHECKING:
@@ -195,7 +196,9 @@ def _levels(asked: _Asked, levels: Any) -> None:
         rate = result.get("success_rate")
         told = "" if rate is None else f", success {_percent(rate)}"
         count = len(result["by_level"])
-        output.say(f"Mean of {count} levels, {result['run']}: {number(result['mean'])}{told}")
+        output.say(
+            f"Mean of {counted(count, 'level')}, {result['run']}: {number(result['mean'])}{told}"
+        )
 
 
 def _match(asked: _Asked, other: str | Path, opening: int | None) -> None:

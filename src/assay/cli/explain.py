@@ -12,6 +12,7 @@ from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.shared_options import AsJson, RunName, RunsRoot
 from assay.core.errors import RunError
+from assay.core.wording import counted
 
 if TYPE_CHECKING:
     from assay.explanation.report import Explanation
@@ -83,7 +84,7 @@ def _show(found: Explanation) -> None:
 
     output.say(
         f"{found.run} ({found.algorithm}, {found.env}): the {found.of} in {found.states} states of "
-        f"{len(found.returns)} episodes, mean return {found.returns.mean():.4g}"
+        f"{counted(len(found.returns), 'episode')}, mean return {found.returns.mean():.4g}"
     )
     rows = [
         (one.name, *("-" if (x := one.share[name]) is None else f"{x:.1%}" for name in METHODS))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import ConfigError
+from assay.core.wording import counted
 
 if TYPE_CHECKING:
     import torch
@@ -179,17 +180,19 @@ def make_plan(
     from assay.loops.collect import refuse_levels
     from assay.loops.config import resolve
     from assay.loops.off_policy import fillable
-    from assay.loops.recorded import run_vector
+    from assay.loops.recorded import run_vector, telling_of_data
     from assay.loops.run_settings import FineTuneSettings, GameSettings, OfflineSettings
     from assay.loops.training import build_algorithm, choose_device
 
     layers = (algorithm, env, file_settings, settings)
-    config = resolve(*layers, use_preset=use_preset, look=partial(look_at, env))
+    telling = partial(telling_of_data, *layers[1:])
+    with telling():
+        config = resolve(*layers, use_preset=use_preset, look=partial(look_at, env))
     plain = resolve(*layers, use_preset=use_preset)
     run = config.run
     device = choose_device(run.device)
     backend = "auto" if run.backend == "processes" else run.backend
-    with run_vector(config, None, 1, backend) as vector:
+    with telling(), run_vector(config, None, 1, backend) as vector:
         spaces = vector.spaces
         observations, actions = vector.observations, vector.actions
         tree = vector.game_tree() if isinstance(run, GameSettings) else None
@@ -211,7 +214,7 @@ def make_plan(
             frame_stack=vector.frame_stack,
             prioritized=built.needs.prioritized is not None,
         )
-    source = "1 environment" if run.num_envs == 1 else f"{run.num_envs} environments"
+    source = counted(run.num_envs, "environment")
     if isinstance(built.needs, RolloutNeeds):
         source += _whole_rollouts(built.needs.horizon * run.num_envs, run.clock().total)
     if tree is not None:
@@ -220,7 +223,7 @@ def make_plan(
     if path is not None:
         data = load(path)
         require_valid(data, observations, actions)
-        recorded = f"{len(data):,} transitions of {path.name}"
+        recorded = f"{counted(len(data), 'transition')} of {path.name}"
         alone = isinstance(run, OfflineSettings)
         source = recorded if alone else f"{source} and {recorded}"
         if isinstance(run, FineTuneSettings) and run.env_steps:

@@ -11,6 +11,7 @@ from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.shared_options import RunsRoot
 from assay.core.errors import ConfigError
+from assay.core.wording import counted
 
 if TYPE_CHECKING:
     from assay.runs.directory import RunDirectory
@@ -125,7 +126,7 @@ def _film(runs: list[str], out: Path, episodes: int, seed: int, root: Path | Non
 
     if not 2 <= len(runs) <= _MOST_BESIDE:
         raise ConfigError(
-            f"--video: {len(runs)} runs; expected two to {_MOST_BESIDE}.",
+            f"--video: {counted(len(runs), 'run')}; expected two to {_MOST_BESIDE}.",
             "Give the runs that are to be seen side by side.",
         )
     agents = []
@@ -173,7 +174,7 @@ def _only_run(runs: list[str], root: Path | None, option: str) -> RunDirectory:
 
     found = [one for run in runs for one in group_runs(locate(run, root))]
     if len(found) != 1:
-        raise ConfigError(f"{option}: {len(found)} runs; expected one.", "Give one run.")
+        raise ConfigError(f"{option}: {counted(len(found), 'run')}; expected one.", "Give one run.")
     return found[0]
 
 

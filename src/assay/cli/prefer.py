@@ -13,6 +13,7 @@ from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.shared_options import AsJson, RunsRoot
 from assay.core.errors import ConfigError
+from assay.core.wording import counted
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
@@ -118,8 +119,9 @@ def sample(
     if not new:
         output.note("There is such a batch already. Another --seed adds more.")
     output.say(
-        f"{out}: batch {batch.number} with {len(batch.pairs)} pairs of {length} steps "
-        f"({facts['held_out']} held out), from {facts['episodes']} episodes"
+        f"{out}: batch {batch.number} with {counted(len(batch.pairs), 'pair')} of "
+        f"{counted(length, 'step')} "
+        f"({facts['held_out']} held out), from {counted(facts['episodes'], 'episode')}"
     )
 
 
@@ -436,7 +438,9 @@ def loop(
         for one in made.rounds
     ]  # fmt: skip
     output.show(output.table(columns, rows))
-    output.say(f"Run: {made.run.path} (and {made.extra_steps:,} steps played to be compared)")
+    output.say(
+        f"Run: {made.run.path} (and {counted(made.extra_steps, 'step')} played to be compared)"
+    )
     for one in made.rounds:
         if one.hacked:
             text = "the learned return rose while the true one fell"

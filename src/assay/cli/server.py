@@ -14,6 +14,7 @@ import typer
 from assay.cli import output
 from assay.cli.shared_options import AsJson, shared_options
 from assay.core.errors import AssayError, ConfigError, nearest
+from assay.core.wording import counted
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def delete(
     """Delete a policy with its experience and models, permanently."""
     info = server.policy(name).info
     if not yes:
-        what = f"{info.steps:,} steps and {info.newest_version} versions"
+        what = f"{counted(info.steps, 'step')} and {counted(info.newest_version, 'version')}"
         typer.confirm(f"Delete '{name}' with {what} permanently?", abort=True)
     _tell_policy(server.delete(name), as_json, "is deleted; its name cannot be used again")
 
@@ -362,7 +363,7 @@ def export(
     """
     reply = server.export(name, dataset, after)
     facts = {"path": reply.path, "episodes": reply.episodes, "steps": reply.steps}
-    line = f"{reply.episodes:,} episodes with {reply.steps:,} steps: {reply.path}"
+    line = f"{counted(reply.episodes, 'episode')} with {counted(reply.steps, 'step')}: {reply.path}"
     _tell({**facts, "damaged": list(reply.damaged)}, as_json, line)
     if reply.damaged and not as_json:
         shown = ", ".join(reply.damaged[:5]) + (", ..." if len(reply.damaged) > 5 else "")

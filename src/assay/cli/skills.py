@@ -11,6 +11,7 @@ import typer
 
 from assay.cli import output
 from assay.cli.shared_options import AsJson
+from assay.core.wording import counted
 
 if TYPE_CHECKING:
     from assay.skills.checks import Finding
@@ -133,7 +134,7 @@ def validate(
     else:
         for problem in problems:
             output.say(f"{problem.path}: {problem.rule}: {problem.message}")
-        output.say(f"{len(problems)} problems." if problems else "No problem was found.")
+        output.say(f"{counted(len(problems), 'problem')}." if problems else "No problem was found.")
     if problems:
         raise typer.Exit(1)
 
@@ -254,7 +255,7 @@ def _holosoma(place: Path) -> Finding:
     if missing:
         return Finding("holosoma", "broken", f"the audit finds no {', no '.join(missing)}")
     terms = sum(len(item.value["names"]) for item in seen.reward)
-    counts = f"{terms} reward terms, {len(seen.metrics)} metrics"
+    counts = f"{counted(terms, 'reward term')}, {counted(len(seen.metrics), 'metric')}"
     return Finding("holosoma", "ok", f"{' '.join(seen.train[0].value['command'])}; {counts}")
 
 
@@ -317,7 +318,7 @@ def _show(reports: list[Report], dry: bool, as_json: bool, forced: str) -> None:
             if report.having(action)  # type: ignore[arg-type]
         ]
         would = "Would change: " if dry else ""
-        place = f"{report.place.host}, {report.place.scope}: {len(report.skills)} skills"
+        place = f"{report.place.host}, {report.place.scope}: {counted(len(report.skills), 'skill')}"
         output.say(
             f"{place} in {report.place.skills[0]}. {would}{', '.join(counts) or 'no change'}"
         )

@@ -12,6 +12,7 @@ from assay.cli import output
 from assay.cli.find_run import locate
 from assay.cli.shared_options import AsJson, RunOrGroup, RunsRoot
 from assay.core.errors import ConfigError
+from assay.core.wording import counted
 
 if TYPE_CHECKING:
     from assay.robustness.measure import Verdict
@@ -231,7 +232,7 @@ def _finish(
     else:
         output.say(
             f"Undisturbed {number(verdict.nominal)}, random actions {number(verdict.floor)}; "
-            f"{verdict.episodes} episodes per cell"
+            f"{counted(verdict.episodes, 'episode')} per cell"
         )
         output.show(output.table(HEAD, [row(cell) for cell in verdict.cells]))
         output.say(verdict.sentence())

@@ -13,6 +13,7 @@ from assay.cli import output
 from assay.cli.shared_options import AsJson, RunsRoot
 from assay.core.errors import ConfigError, RunError
 from assay.core.paths import OTHER_NAMES_OF_RUN_FOLDER, runs_root
+from assay.core.wording import counted
 
 if TYPE_CHECKING:
     from assay.cli.plan import Plan
@@ -220,7 +221,7 @@ def train_group(
     )
     mode = choose_mode(quiet=quiet, as_json=as_json)
     if mode != "silent":
-        output.note(f"{len(todo)} runs, {at_once} at a time, in {group}")
+        output.note(f"{counted(len(todo), 'run')}, {at_once} at a time, in {group}")
     with Bars(mode) as bars:
         outcomes = run_jobs(todo, at_once, bars)
     result = group_result(group, outcomes)

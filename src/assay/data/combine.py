@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError, DataError
+from assay.core.wording import counted
 from assay.data.dataset import Dataset
 from assay.data.files import load
 from assay.data.schema import Columns, spaces_state
@@ -52,8 +53,8 @@ def split(
     count = round(fraction * dataset.num_episodes) if 0 < fraction < 1 else 0
     if not 0 < count < dataset.num_episodes:
         raise ConfigError(
-            f"fraction={fraction:g} of {dataset.num_episodes} episodes: expected a share that "
-            "leaves episodes in both parts.",
+            f"fraction={fraction:g} of {counted(dataset.num_episodes, 'episode')}: expected a "
+            "share that leaves episodes in both parts.",
             "Give a fraction between 0 and 1, such as 0.9.",
         )
     order = np.random.default_rng(seed).permutation(dataset.num_episodes)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from assay.buffers.allocation import human_bytes, require_memory
 from assay.core.errors import AssayError, ConfigError, DataError, RunError
 from assay.core.types import Tree, pack, unpack
+from assay.core.wording import counted
 from assay.data import prefetch
 from assay.data.schema import EXTRA, OBS, Array, Columns, Schema, spaces_state
 
@@ -340,7 +341,8 @@ class Dataset:
     def describe(self) -> str:
         """Return its size in words."""
         return (
-            f"{self.num_episodes:,} episodes with {len(self):,} steps ({human_bytes(self.nbytes)})"
+            f"{counted(self.num_episodes, 'episode')} with {counted(len(self), 'step')} "
+            f"({human_bytes(self.nbytes)})"
         )
 
 

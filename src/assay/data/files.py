@@ -138,8 +138,13 @@ def locate(source: str | Path) -> Path:
     """Return the path of a dataset that is given by its path or name.
 
     Raises:
-        DataError: There is none.
+        DataError: There is none, or it is neither a path nor a name.
     """
+    if not isinstance(source, str | os.PathLike):
+        raise DataError(
+            f"A dataset is given as {source!r:.80}, of type {type(source).__name__}.",
+            "Give a path, the name of a dataset, or an assay.data.Dataset.",
+        )
     text = str(source)
     if text.startswith(MINARI):
         candidates = [minari_root() / text.removeprefix(MINARI)]

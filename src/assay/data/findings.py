@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import DataError
+from assay.core.wording import counted
 from assay.data.dataset import Block, Dataset
 from assay.data.files import load
 from assay.data.schema import OBS, Array, Field
@@ -201,13 +202,17 @@ def _warnings(dataset: Dataset) -> Iterator[Finding]:
     if summary.open_ends:
         first, count = summary.open_ends[0], len(summary.open_ends)
         message = (
-            f"{count} episodes of {name} end neither terminated nor truncated, the first of them "
-            f"episode {first}; they count as truncated."
+            f"{counted(count, 'episode')} of {name} {'ends' if count == 1 else 'end'} neither "
+            f"terminated nor truncated, the first of them episode {first}; that counts as "
+            "truncated."
         )
         yield Finding("warning", "missing_terminal", message, None, first, count=count)
     if summary.duplicates:
         (later, first), count = summary.duplicates[0], len(summary.duplicates)
-        message = f"{count} episodes of {name} repeat others: episode {later} is episode {first}."
+        repeat = "repeats another" if count == 1 else "repeat others"
+        message = (
+            f"{counted(count, 'episode')} of {name} {repeat}: episode {later} is episode {first}."
+        )
         yield Finding("warning", "duplicate", message, None, later, count=count)
     if summary.coverage is not None and (low := summary.coverage < _COVERED).any():
         box = isinstance(dataset.schema.action, gym.spaces.Box)

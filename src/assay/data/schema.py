@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from assay.core.errors import AssayError, DataError
 from assay.core.types import State
+from assay.core.wording import counted
 from assay.envs.space_codec import space_from_state, space_to_state
 from assay.envs.spaces import ActionMap, ObservationMap
 from assay.runs.files import dump_json, restore_floats
@@ -186,7 +187,7 @@ def check_column(name: str, field: Field, array: Array, lengths: Array, where: s
     expected = steps + field.more * episodes
     if array.shape[:1] != (expected,):
         rows = array.shape[0] if array.ndim else "no"
-        why = f"the {steps:,} steps of {episodes:,} episodes"
+        why = f"the {counted(steps, 'step')} of {counted(episodes, 'episode')}"
         if field.more:
             why += ", and the last observation of each (T + 1 observations for T steps)"
         raise DataError(

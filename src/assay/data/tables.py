@@ -10,8 +10,6 @@ are missing: the episode is truncated, and another one begins.
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,25 +21,17 @@ import gymnasium as gym
 import numpy as np
 
 from assay.core.errors import ConfigError, DataError, nearest
+from assay.core.wording import counted
 from assay.data.collect import collected
-from assay.data.dataset import Dataset, Episode, readable
+from assay.data.dataset import Dataset, Episode
 from assay.data.files import check_target, load, save
 from assay.data.findings import spaces_of
-from assay.data.formats import hdf5, npz
-from assay.data.formats import parquet as parquet_format
+from assay.data.rows import EMPTY, Numbers, Row, cell_of, numbers_of, place_of, rows_of
 from assay.data.schema import EXTRA, FLAGS, OBS, Array
 from assay.envs.spaces import ObservationMap
-from assay.runs.files import run_error
 
 NEXT, EPISODE = "next_obs", "episode"
 _REQUIRED = ("action", "reward", "terminated")
-_WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
-_EMPTY = ("", None)
-_ARRAYS = {".npz": npz, ".hdf5": hdf5, ".h5": hdf5}
-_SEPARATORS = (",", ";", "\t")  # of a CSV file, by its first line
-
-Row = Mapping[str, Any]
-Numbers = Mapping[str, Mapping[str, int]]  # of words, by column
 
 
 def build(
@@ -56,8 +46,8 @@ def build(
     """Make a dataset of logs, write it and return it.
 
     Args:
-        sources: Files that end in .csv, .jsonl or .parquet, or in .npz, .hdf5 or .h5 with an array
-            for each column; an episode may not span two of them.
+        sources: Files that end in .csv or .jsonl (or .csv.gz or .jsonl.gz), .parquet, or in .npz,
+            .hdf5 or .h5 with an array for each column; an episode may not span two of them.
         columns: The columns of each field: `obs` (or `obs/PART`), `action`, `reward` and
             `terminated`, and if there are such `truncated`, `episode`, `next_obs` (or
             `next_obs/PART`) and `extra/NAME`. Several columns, and lists in a cell, are put one
@@ -166,7 +156,7 @@ def _spaces(
     if row is None:
         raise DataError(f"'{first}' holds no rows.", "Give a log with at least one step.")
     widths = {
-        name: len(numbers_of(row, names, _place(first, number), numbers))
+        name: len(numbers_of(row, names, place_of(first, number), numbers))
         for name, names in columns.items()
         if name.split("/")[0] in (OBS, "action")
     }
@@ -182,123 +172,6 @@ def _spaces(
     return gym.spaces.Dict(
         {name.removeprefix(f"{OBS}/"): box for name, box in boxes.items()}
     ), action
-
-
-# Rows
-
-
-def rows_of(path: Path, kind: str | None = None) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a log with their lines, or their numbers where there are no lines.
-
-    What is inside of an object has a dotted name, such as `state.level`.
-    `kind` is the format, as an ending; that of the path by default.
-
-    Raises:
-        DataError: The file is missing, or cannot be read; the line is named.
-    """
-    readers = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
-    readers |= dict.fromkeys(_ARRAYS, _array_rows)
-    kind = kind or path.suffix.lower()
-    if kind not in readers:
-        raise DataError(
-            f"'{path}' is not a log that can be read.", f"Give a file in {', '.join(readers)}."
-        )
-    try:
-        for number, row in readers[kind](path):
-            yield number, _flat(row)
-    except OSError as error:
-        failure = run_error(error, f"read '{path}'")
-        raise DataError(failure.message, failure.fix) from None
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"'{path}' is not a text in UTF-8: {error.reason}.", "Save it again as UTF-8."
-        ) from None
-
-
-def _flat(row: Row) -> Row:
-    """Return a row whose nested objects are columns of dotted names."""
-    if not any(isinstance(value, dict) for value in row.values()):
-        return row
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": part for inner, part in _flat(value).items()}
-        else:
-            flat[name] = value
-    return flat
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        header = file.readline()
-        separator = next((sign for sign in _SEPARATORS if sign in header), ",")
-        reader = csv.DictReader(chain([header], file), delimiter=separator)
-        names = reader.fieldnames
-        if not names:
-            raise DataError(f"'{path}' is empty: it has no line with the columns' names.")
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise DataError(
-                f"'{path}' has the column '{twice[0]}' more than once.", "Give each its own name."
-            )
-        try:
-            for row in reader:
-                missing = sum(row[name] is None for name in names)
-                surplus = len(row.get(None, ()))
-                if missing or surplus:
-                    raise DataError(
-                        f"Line {reader.line_num} of '{path}' has {len(names) - missing + surplus} "
-                        f"cells; expected {len(names)}.",
-                        "Complete the line, or leave it out; the file may have been cut off.",
-                    )
-                yield reader.line_num, row
-        except csv.Error as error:
-            raise DataError(f"Line {reader.line_num} of '{path}' is not CSV: {error}.") from None
-
-
-def _json_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    with open(path, encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"Line {number} of '{path}' is not JSON: {error}.") from None
-            if not isinstance(row, dict):
-                raise DataError(f"Line {number} of '{path}' is not a JSON object.")
-            yield number, row
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    arrow, parquet = parquet_format.require()
-    number = 0
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(4096):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except (arrow.ArrowException, OSError) as error:
-        if getattr(error, "errno", None):  # of the system, not of the content
-            raise
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise DataError(f"'{path}' is not a whole Parquet file: {reason}.") from None
-
-
-def _array_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of arrays that stand side by side, as D4RL has them."""
-    with readable(path):
-        held = _ARRAYS[path.suffix.lower()].arrays(path)
-    count = max((len(rows) for rows in held.values() if rows.ndim), default=0)
-    columns = {name: rows for name, rows in held.items() if rows.shape[:1] == (count,)}
-    for first in range(0, count, 4096):
-        block = {name: rows[first : first + 4096].tolist() for name, rows in columns.items()}
-        for number, row in enumerate(zip(*block.values(), strict=True), start=first + 1):
-            yield number, dict(zip(block, row, strict=True))
-
-
-# Episodes
 
 
 @dataclass(slots=True)
@@ -352,9 +225,9 @@ class _Reader:
         steps, current, begun = _Steps(), None, set()
         over = ""  # what ended the episode
         for number, row in rows_of(path):
-            where = _place(path, number)
+            where = place_of(path, number)
             key = self._key(row, where)
-            bare = all(_cell(row, name, where) in _EMPTY for name in self._columns["action"])
+            bare = all(cell_of(row, name, where) in EMPTY for name in self._columns["action"])
             if key != current:
                 yield from self._finished(steps)
                 steps, over = _Steps(), ""
@@ -395,9 +268,9 @@ class _Reader:
 
     def _key(self, row: Row, where: str) -> tuple[Any, ...]:
         """Return what names the episode of a row."""
-        key = {name: _cell(row, name, where) for name in self._episode}
+        key = {name: cell_of(row, name, where) for name in self._episode}
         for name, part in key.items():
-            if part in _EMPTY:
+            if part in EMPTY:
                 raise DataError(
                     f"The column '{name}' in {where} is empty; expected the name of an episode.",
                     "Fill the cell, or leave the row out.",
@@ -424,7 +297,8 @@ class _Reader:
         shape = self._shapes.get(name, () if len(values) == 1 else (len(values),))
         if math.prod(shape) != len(values):
             raise DataError(
-                f"'{name}' in {where} has {len(values)} numbers; expected {math.prod(shape)}.",
+                f"'{name}' in {where} has {counted(len(values), 'number')}; expected "
+                f"{math.prod(shape)}.",
                 "Map as many columns as the space has components.",
             )
         return np.array(values).reshape(shape)
@@ -476,10 +350,6 @@ class _Reader:
         )
 
 
-def _place(path: Path, number: int) -> str:
-    return f"{'line' if path.suffix.lower() in ('.csv', '.jsonl') else 'row'} {number} of '{path}'"
-
-
 def _shown(key: tuple[Any, ...]) -> str:
     return ", ".join(repr(str(part)) for part in key)
 
@@ -488,56 +358,3 @@ def _typed(actions: Array) -> Array:
     """Return whole numbers as integers: a Discrete takes no others."""
     whole = actions.astype(np.int64)
     return whole if (whole == actions).all() else actions
-
-
-def numbers_of(
-    row: Row, names: Sequence[str], where: str, words: Numbers | None = None
-) -> list[float]:
-    """Return the numbers in some columns of a row, those of lists one after the other.
-
-    `words` has the numbers of words, by column.
-
-    Raises:
-        DataError: A column is missing, or a cell is not a number; `where` names the row.
-    """
-    found: list[float] = []
-    for name in names:
-        _flatten(_cell(row, name, where), name, where, words, found)
-    return found
-
-
-def _cell(row: Row, name: str, where: str) -> Any:
-    if name not in row:
-        hint = nearest(name, [str(key) for key in row if key is not None])
-        raise DataError(f"{where[0].upper()}{where[1:]} has no column '{name}'.", hint)
-    return row[name]
-
-
-def _flatten(cell: Any, name: str, where: str, words: Numbers | None, found: list[float]) -> None:
-    if isinstance(cell, list | tuple):
-        for part in cell:
-            _flatten(part, name, where, words, found)
-        return
-    if words is not None and name in words:
-        known = words[name]
-        if str(cell) not in known:
-            raise DataError(
-                f"The column '{name}' in {where} has {str(cell)[:40]!r}; expected one of the words "
-                f"{', '.join(list(known)[:12])}.",
-                "Name all words of the column, or correct the cell.",
-            )
-        found.append(known[str(cell)])
-        return
-    try:
-        if isinstance(cell, str) and cell.strip().lower() in _WORDS:
-            found.append(_WORDS[cell.strip().lower()])
-        else:
-            found.append(float(cell))
-    except (TypeError, ValueError, OverflowError):
-        shown = "an empty cell" if cell in _EMPTY else f"{str(cell)[:40]!r}"
-        raise DataError(
-            f"The column '{name}' in {where} has {shown}; expected a number.",
-            "Correct the cell, or leave the row out."
-            if words is None or cell in _EMPTY
-            else f"Correct the cell, or name the words of the column: --words {name}=WORD,WORD.",
-        ) from None

@@ -9,16 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from assay.core.errors import AssayError, EnvError
-from assay.core.types import ACTION_MASK, Team
+from assay.core.types import Team
+from assay.envs.check_trace import Trace, difference, name_of, roll
 from assay.envs.env_errors import env_failure
 from assay.envs.env_snapshot import save_env_state
 from assay.envs.limits import EPISODE_BOUND
@@ -27,9 +27,8 @@ from assay.envs.native import NATIVE
 from assay.envs.petting_zoo import as_joint, is_petting_zoo, make_joint
 from assay.envs.screen import refuse_human
 from assay.envs.spaces import ActionMap, ObservationMap
-from assay.envs.start_check import mask_for_space
 from assay.envs.sync import BadRewardError, as_number
-from assay.envs.teams import JointEnv, team_of
+from assay.envs.teams import team_of
 
 _REPEATED_STEPS = 500  # how many are compared in the determinism check
 _CUTS = (0, 5, 50)  # after how many steps of other episodes
@@ -52,24 +51,6 @@ class CheckResult:
     ok: bool
     detail: str
     fix: str | None = None
-
-
-@dataclass(slots=True)
-class _Trace:
-    """What happened while random actions were taken."""
-
-    actions: list[Any] = field(default_factory=list)
-    rewards: list[Any] = field(default_factory=list)
-    shares: list[NDArray[Any]] = field(default_factory=list)  # rewards of several agents [A]
-    flags: list[tuple[Any, Any]] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)  # of finished episodes
-    terminated: int = 0
-    truncated: int = 0
-    broken: str | None = None  # what is wrong with an observation's type or shape
-    outside: str | None = None  # where an observation left its space's bounds
-    infos_ok: bool = True
-    largest: float | None = None  # absolute value in a Box of floats
-    seen: list[tuple[int, Any]] = field(default_factory=list)  # steps before, and an array
 
 
 def check_env(
@@ -103,7 +84,7 @@ def check_env(
     made: gym.Env[Any, Any] | None = None
     try:
         made = _make(env, env_kwargs)
-        results.append(CheckResult("made", True, f"{_name(made)} can be made"))
+        results.append(CheckResult("made", True, f"{name_of(made)} can be made"))
         make = partial(_make, env, env_kwargs) if owned else None
         _check_made(made, results, steps, seed, clock, make)
     except AssayError as error:
@@ -159,7 +140,7 @@ def _check_made(
     results.append(spaces)
     if not spaces.ok:
         return
-    trace, seconds = _roll(env, steps, seed, clock)
+    trace, seconds = roll(env, steps, seed, clock)
     results += [
         _observations(trace),
         _range(trace),
@@ -171,100 +152,6 @@ def _check_made(
         _speed(steps, seconds),
         _state(env),
     ]
-
-
-def _roll(
-    env: gym.Env[Any, Any],
-    steps: int,
-    seed: int,
-    clock: Callable[[], float],
-    again: _Trace | None = None,
-) -> tuple[_Trace, float]:
-    """Take random actions, or those of a trace again; return what happened, and the time it took.
-
-    Actions are kept: an environment may make a new action space when it is reset.
-    """
-    trace = _Trace()
-    mapped = ObservationMap(env.observation_space, text=0)
-    env.action_space.seed(seed)
-    seconds, length = 0.0, 0
-    call = "reset()"
-    try:
-        obs, info = env.reset(seed=seed)
-        _look(mapped, trace, obs, info)
-        for _ in range(steps):
-            call = "step()"
-            if again is None:
-                action = _sample(env, obs, info)
-            else:
-                action = again.actions[len(trace.actions)]
-            trace.actions.append(action)
-            start = clock()
-            obs, reward, terminated, truncated, info = env.step(action)
-            seconds += clock() - start
-            length += 1
-            trace.rewards.append(reward)
-            if isinstance(env.unwrapped, JointEnv):
-                trace.shares.append(env.unwrapped.outcome.reward)
-            trace.flags.append((terminated, truncated))
-            _look(mapped, trace, obs, info)
-            if terminated or truncated:
-                trace.lengths.append(length)
-                trace.terminated += bool(terminated)
-                trace.truncated += bool(truncated) and not terminated
-                length = 0
-                call = "reset()"
-                obs, info = env.reset()
-                _look(mapped, trace, obs, info)
-    except (Exception, SystemExit) as error:
-        raise env_failure(error, f"{_name(env)} failed in {call}") from error
-    return trace, seconds
-
-
-def _sample(env: gym.Env[Any, Any], obs: Any, info: Any) -> Any:
-    if team_of(env) is not None and ACTION_MASK in obs:  # of agents with unequal actions, say
-        return env.action_space.sample(mask=mask_for_space(env.action_space, obs[ACTION_MASK]))
-    given = [
-        part[ACTION_MASK] for part in (obs, info) if isinstance(part, dict) and ACTION_MASK in part
-    ]
-    mask = given[0] if given else None
-    if isinstance(mask, np.ndarray) and isinstance(env.action_space, gym.spaces.Discrete):
-        return env.action_space.sample(mask=mask.astype(np.int8))
-    return env.action_space.sample()
-
-
-def _look(mapped: ObservationMap, trace: _Trace, obs: Any, info: Any) -> None:
-    """Record what is wrong with an observation, and enough of it to compare two runs."""
-    trace.infos_ok = trace.infos_ok and isinstance(info, dict)
-    try:
-        tree = mapped.one(obs)
-    except ValueError as error:
-        trace.broken = trace.broken or str(error)
-        return
-    for leaf in mapped.leaves:
-        array = tree if mapped.bare else tree[leaf.key]
-        trace.seen.append((len(trace.actions), array))
-        label = f"entry '{leaf.key}'" if leaf.path else "the observation"
-        if leaf.dtype.kind == "f" and not np.isfinite(array).all():
-            trace.broken = trace.broken or f"{label} is not finite: {array[0]}"
-            continue
-        if leaf.dtype.kind == "f":
-            trace.largest = max(trace.largest or 0.0, float(np.abs(array).max(initial=0.0)))
-        raw = np.asarray(leaf.read(obs))
-        if trace.outside is None and not _within(raw, leaf.source):
-            trace.outside = _left(label, raw, leaf.source)
-
-
-def _within(raw: np.ndarray[Any, Any], space: gym.Space[Any]) -> bool:
-    """Return whether a value is in a space, whatever its dtype.
-
-    What is within as float32 is within: networks get that, and a double may be rounded past 1.
-    """
-    if isinstance(space, gym.spaces.Discrete):
-        return space.contains(int(raw))
-    return space.contains(raw.astype(space.dtype)) or (
-        space.dtype == np.float64 and space.contains(raw.astype(np.float32))
-    )
 
 
 def _spaces(env: gym.Env[Any, Any]) -> CheckResult:
@@ -280,7 +167,7 @@ def _spaces(env: gym.Env[Any, Any]) -> CheckResult:
     return CheckResult("spaces", True, detail)
 
 
-def _observations(trace: _Trace) -> CheckResult:
+def _observations(trace: Trace) -> CheckResult:
     if trace.broken is not None:
         fix = "Return what observation_space declares, with that shape and dtype."
         return CheckResult("observations", False, trace.broken, fix)
@@ -297,20 +184,7 @@ def _observations(trace: _Trace) -> CheckResult:
     return CheckResult("observations", True, "shapes and dtypes are those that the space declares")
 
 
-def _left(label: str, raw: Any, space: gym.Space[Any]) -> str:
-    """Return which number left its bounds, or the whole where it is another shape."""
-    if isinstance(space, gym.spaces.Box) and np.shape(raw) == space.shape:
-        value = raw.astype(np.float64)  # differences of bytes would wrap
-        beyond = np.maximum(space.low - value, value - space.high)
-        if (beyond > 0).any():  # the farthest: others may only be rounded
-            at = tuple(int(i) for i in np.unravel_index(beyond.argmax(), beyond.shape))
-            bounds = f"[{space.low[at]:g}, {space.high[at]:g}]"
-            place = f" at {list(at)}" if at else ""
-            return f"{label} has {raw[at].item()!r}{place}, outside of {bounds}"
-    return f"{label} is {np.array2string(raw, threshold=20)}, not in {space}"
-
-
-def _range(trace: _Trace) -> CheckResult:
+def _range(trace: Trace) -> CheckResult:
     if trace.outside is not None:
         advice = (
             "Widen the bounds of observation_space, or clip what you return. Runs only warn of "
@@ -327,7 +201,7 @@ def _range(trace: _Trace) -> CheckResult:
     return CheckResult("observation range", True, detail, fix)
 
 
-def _rewards(trace: _Trace) -> CheckResult:
+def _rewards(trace: Trace) -> CheckResult:
     values = []
     for step, reward in enumerate(trace.rewards, start=1):
         try:
@@ -355,7 +229,7 @@ def _rewards(trace: _Trace) -> CheckResult:
     return CheckResult("rewards", True, detail, fix)
 
 
-def _flags(trace: _Trace) -> CheckResult:
+def _flags(trace: Trace) -> CheckResult:
     for step, flags in enumerate(trace.flags, start=1):
         for name, flag in zip(("terminated", "truncated"), flags, strict=True):
             if not isinstance(flag, (bool, np.bool_)):
@@ -366,7 +240,7 @@ def _flags(trace: _Trace) -> CheckResult:
 
 def _determinism(
     env: gym.Env[Any, Any],
-    trace: _Trace,
+    trace: Trace,
     seed: int,
     clock: Callable[[], float],
     make: Callable[[], gym.Env[Any, Any]] | None,
@@ -375,8 +249,8 @@ def _determinism(
     differs = None
     for cut in _CUTS:  # episodes before it, and then a reset in the middle of one
         if cut:
-            _roll(env, min(cut, steps), seed + 1, clock)
-        differs = _difference(trace, _roll(env, steps, seed, clock, trace)[0])
+            roll(env, min(cut, steps), seed + 1, clock)
+        differs = difference(trace, roll(env, steps, seed, clock, trace)[0])
         if differs is not None:
             break
     else:
@@ -388,7 +262,7 @@ def _determinism(
     )
     if make is not None:
         with closing(make()) as fresh:
-            repeated = _difference(trace, _roll(fresh, steps, seed, clock, trace)[0]) is None
+            repeated = difference(trace, roll(fresh, steps, seed, clock, trace)[0]) is None
         if repeated:
             detail += "; a new copy repeats the first, so episodes depend on those before them"
             fix = (
@@ -401,23 +275,7 @@ def _determinism(
     return CheckResult("determinism", False, detail, fix)
 
 
-def _difference(one: _Trace, two: _Trace) -> int | None:
-    """Return the first step in which two traces differ, as far as both go; 0 is the first reset."""
-    pairs = zip(one.seen, two.seen, strict=False)
-    steps = [
-        min(step, at)
-        for (step, a), (at, b) in pairs
-        if step != at or not np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-    ]
-    told = zip(
-        zip(one.rewards, one.flags, strict=True), zip(two.rewards, two.flags, strict=True),
-        strict=False,
-    )  # fmt: skip
-    steps += [step for step, (a, b) in enumerate(told, start=1) if str(a) != str(b)]
-    return min(steps, default=None)
-
-
-def _episodes(trace: _Trace, steps: int) -> CheckResult:
+def _episodes(trace: Trace, steps: int) -> CheckResult:
     if not trace.lengths:
         return CheckResult(
             "episodes",
@@ -502,7 +360,3 @@ def _team(team: Team) -> CheckResult:
     count = f"{team.size} agent{'s' if team.size > 1 else ''}"
     detail = f"{count} ({kinds}): {', '.join(team.agents)}; {whole}"
     return CheckResult("agents", True, detail)
-
-
-def _name(env: gym.Env[Any, Any]) -> str:
-    return f"'{env.spec.id if env.spec is not None else type(env.unwrapped).__name__}'"

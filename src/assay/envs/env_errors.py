@@ -9,7 +9,7 @@ from types import TracebackType
 import gymnasium
 
 from assay.core.errors import AssayError, EnvError
-from assay.envs.screen import is_headless, opengl_fix, was_drawing
+from assay.envs.screen import is_headless, lacks_opengl, opengl_fix, was_drawing
 
 _HERE = str(Path(__file__).parent)
 _GYMNASIUM = Path(gymnasium.__file__).parent
@@ -27,9 +27,11 @@ def env_failure(error: BaseException, doing: str) -> AssayError:
     if isinstance(error, AssayError):
         return error
     own = error.with_traceback(_outside(error.__traceback__, (_HERE,)))
+    message = f"{doing}: {type(error).__name__}: {error}"
+    if lacks_opengl(own):  # nothing of the environment's own code is at fault
+        return EnvError(message, f"OpenGL, with which it draws, is not there. {opengl_fix()}")
     drew = is_headless() and was_drawing(own)
     own = own.with_traceback(_outside(own.__traceback__, _PASSED_ON))
-    message = f"{doing}: {type(error).__name__}: {error}"
     if own.__traceback__ is not None or own.__cause__ is not None:
         message += "\n" + "".join(traceback.format_exception(own)).rstrip()
     if drew:

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import io
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -20,8 +21,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from assay.core.errors import MissingExtraError
+from assay.core.errors import EnvError, MissingExtraError
 from assay.envs.dm_control import register_dm_control
+from assay.envs.env_errors import env_failure
 from assay.envs.games.open_spiel import PREFIX
 from assay.envs.games.registry import game_entry
 from assay.envs.petting_zoo import register_petting_zoo
@@ -55,16 +57,19 @@ class Family:
 
         Raises:
             MissingExtraError: The package is not installed.
+            EnvError: It fails when it is imported, for instance where it cannot draw.
         """
+        what = f"The environment '{env_id}'" if env_id else self.name
         try:
             self.register()
         except (ModuleNotFoundError, gym.error.DependencyNotInstalled) as error:
-            what = f"The environment '{env_id}'" if env_id else self.name
             # It may be there, and lack a package of its own.
             missing = (getattr(error, "name", None) or "").partition(".")[0]
             own = self.package.partition("[")[0].replace("-", "_")
             package = self.package if missing in ("", own) else missing
             raise MissingExtraError(package, self.extra, what) from None
+        except Exception as error:
+            raise env_failure(error, f"{what} could not be made") from error
 
 
 def _register_atari() -> None:
@@ -150,13 +155,18 @@ def family_of(env_id: str) -> Family | None:
 
 
 def load_all() -> tuple[Family, ...]:
-    """Register the ids of all families, and return those that are not installed."""
+    """Register the ids of all families, and return those that are not installed.
+
+    One that is installed and fails is left out, with a warning.
+    """
     missing = []
     for family in FAMILIES:
         try:
             family.load()
         except MissingExtraError:
             missing.append(family)
+        except EnvError as error:
+            warnings.warn(f"{error.message.splitlines()[0]} {error.fix or ''}", stacklevel=2)
     return tuple(missing)
 
 

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from assay.core.errors import EnvError
@@ -55,6 +56,12 @@ def was_drawing(error: BaseException) -> bool:
     places = [type(error).__module__]
     places += [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     return any(word in place for word in _DRAWING for place in places)
+
+
+def lacks_opengl(error: BaseException) -> bool:
+    """Return whether an error came from PyOpenGL, which found no library to load."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and "OpenGL" in Path(frames[-1].filename).parts
 
 
 def opengl_fix() -> str:

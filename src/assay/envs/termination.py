@@ -2,11 +2,14 @@
 
 A model of an environment predicts observations; with the rule it need not learn how episodes end.
 An environment may bring its own rule: the method `terminates(obs)`, observations [B, ...] -> bools
-[B]. The rules below are those of Gymnasium's environments with their default settings.
+[B]. The rules below are those of Gymnasium's environments with their default settings. A rule is
+about the observations of the environment that has it: where a wrapper changes these, only a rule
+that the wrapper brings itself is used.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -89,6 +92,8 @@ def named_rule(env_id: str) -> Termination | None:
 def own_rule(env: Any) -> Termination | None:
     """Return the rule that an environment brings, or None if it has none or is None.
 
+    A rule inside of a wrapper that changes observations is not used, with a warning.
+
     Raises:
         EnvError: It fails, or gives another answer than a bool for each observation.
     """
@@ -98,11 +103,32 @@ def own_rule(env: Any) -> Termination | None:
         own = getattr(env, METHOD, None)
     if not callable(own):
         return None
+    changed = _changed_outside(env)
+    if changed is not None:
+        warnings.warn(
+            f"{METHOD}(obs) of the environment is not used: the wrapper {type(changed).__name__} "
+            f"changes the observations that it is about. Give {type(changed).__name__} a method "
+            f"{METHOD}(obs) for the observations that it returns.",
+            stacklevel=2,
+        )
+        return None
     rule = partial(_asked, own)
     space = env.observation_space
     if isinstance(space, gym.spaces.Box):  # once now, rather than in the middle of a run
         rule(np.zeros((space.shape[0] + 1 if space.shape else 2, *space.shape), np.float32))
     return rule
+
+
+def _changed_outside(env: Any) -> gym.Wrapper[Any, Any, Any, Any] | None:
+    """Return a wrapper that changes observations around what has the rule, or None."""
+    while isinstance(env, gym.Wrapper) and not hasattr(env, METHOD):
+        shown = isinstance(env, gym.ObservationWrapper)
+        if shown and not isinstance(env, gym.wrappers.DtypeObservation):
+            return env
+        if not shown and env.observation_space != env.env.observation_space:
+            return env
+        env = env.env
+    return None
 
 
 def _asked(own: Rule, obs: NDArray[Any]) -> NDArray[np.bool_]:

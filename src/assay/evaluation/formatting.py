@@ -62,13 +62,3 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[s
     """Return the lines of a Markdown table."""
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     return lines + [f"| {' | '.join(cells)} |" for cells in rows]
-
-
-def counted(count: int, word: str) -> str:
-    """Return a number with its word, in the plural where that is right.
-
-    Example:
-        >>> counted(1, "candidate"), counted(2, "candidate")
-        ('1 candidate', '2 candidates')
-    """
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"

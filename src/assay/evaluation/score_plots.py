@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError
+from assay.core.wording import counted
 from assay.evaluation import statistics
 from assay.evaluation.formatting import p_value
 from assay.evaluation.plots import COLOURS, FAINT, INK, check_suffix, new_figure, save_figure, tidy
@@ -155,7 +156,13 @@ def _draw_profiles(scores: Scores, path: Path, metric: str, level: float) -> Pat
         found = statistics.performance_profile(by_env, taus, rng=0, level=level)
         colour = COLOURS[index % len(COLOURS)]
         runs = sum(len(one) for one in by_env.values())
-        axes.step(taus, found.fraction, color=colour, where="post", label=f"{arm} ({runs} runs)")
+        axes.step(
+            taus,
+            found.fraction,
+            color=colour,
+            where="post",
+            label=f"{arm} ({counted(runs, 'run')})",
+        )
         if np.isfinite(found.low).all():
             axes.fill_between(
                 taus, found.low, found.high, color=colour, alpha=0.18, linewidth=0, step="post"

@@ -8,6 +8,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.core.wording import counted
 from assay.explanation.look import METHODS
 from assay.explanation.memory import MemoryReport
 from assay.explanation.pictures import as_data
@@ -38,8 +39,9 @@ def page(found: Explanation) -> str:
     worth = "ok" if found.believable else "failed"
     words = "passed every check" if found.believable else "failed a check: do not rely on them"
     intro = (
-        f"<p>{escape(found.algorithm)} on {escape(found.env)}: {len(found.returns)} episodes, mean "
-        f"return {found.returns.mean():.4g}. Explained is the {found.of} "
+        f"<p>{escape(found.algorithm)} on {escape(found.env)}: "
+        f"{counted(len(found.returns), 'episode')}, mean return {found.returns.mean():.4g}. "
+        f"Explained is the {found.of} "
         f"({escape(', '.join(found.outputs))}) in {found.states} states. The maps "
         f'<span class="{worth}">{words}</span>.</p>'
     )

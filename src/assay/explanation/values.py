@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm
 from assay.core.types import Tree, action_mask
+from assay.core.wording import counted
 from assay.explanation.functions import Compute, Function, frozen, inputs_of, parameters_of
 from assay.explanation.states import States, Visited, join
 from assay.functional.layout import box_scale
@@ -76,7 +77,8 @@ class ValueReport:
         lines = [
             f"It expects {self.value.mean():.4g} on average, and gets {self.realised.mean():.4g}: "
             f"{abs(self.bias):.3g} {word}. Explained variance {self.explained:.2f}, correlation "
-            f"{self.correlation:.2f}, over {len(self.value)} states (discount {self.gamma:g})."
+            f"{self.correlation:.2f}, over {counted(len(self.value), 'state')} (discount "
+            f"{self.gamma:g})."
         ]
         if self.bootstrapped > 0.01:
             lines.append(

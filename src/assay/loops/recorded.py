@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from assay.algorithms.base import Algorithm, DatasetNeeds
 from assay.buffers.dataset import DatasetBuffer
 from assay.core import seeding
+from assay.core.errors import EnvError, MissingExtraError
 from assay.data.dataset import Dataset
 from assay.data.files import load
 from assay.data.findings import require_valid
@@ -71,6 +73,38 @@ def env_of(*layers: Mapping[str, Any]) -> str | None:
 
     `layers` are its settings, as of `assay.loops.config.resolve`.
     """
+    data = _data_of(*layers)
+    return None if data is None else str(load(data).metadata.get("env", NO_ENV))
+
+
+@contextmanager
+def telling_of_data(env: Any, *layers: Mapping[str, Any]) -> Iterator[None]:
+    """Where an environment cannot be made that the data of a run names, say so.
+
+    Args:
+        env: The environment of the run.
+        layers: As of `env_of`.
+
+    Raises:
+        EnvError: What was raised inside, with the data, and how to do without this environment.
+    """
+    try:
+        yield
+    except (EnvError, MissingExtraError) as error:
+        if not isinstance(env, str) or env_of(*layers) != env:
+            raise
+        other = (
+            "Or give another environment in its place, or 'none' where the algorithm learns from "
+            "data alone."
+        )
+        raise EnvError(
+            f"The data {load(_data_of(*layers)).name} names the environment '{env}'. "
+            f"{error.message}",
+            other if error.fix is None else f"{error.fix}\n{other}",
+        ) from error
+
+
+def _data_of(*layers: Mapping[str, Any]) -> Any:
+    """Return the data of a run, or None; the last layer that has it counts."""
     named = [part.get("data") for layer in layers for part in (layer.get("run") or {}, layer)]
-    data = [one for one in named if one is not None]
-    return str(load(data[-1]).metadata.get("env", NO_ENV)) if data else None
+    return next((one for one in reversed(named) if one is not None), None)

@@ -30,6 +30,7 @@ from assay.envs.start_check import check_ends
 from assay.envs.teams import team_to_state
 from assay.loops.background_compile import BackgroundCompile
 from assay.loops.config import RunConfig
+from assay.loops.divergence import divergence_fix
 from assay.loops.events import (
     STOP,
     Activity,
@@ -273,8 +274,7 @@ class Training:
             raise AssayError(
                 f"Training diverged: {', '.join(bad)} is not finite at env_steps="
                 f"{clock.env_steps} (updates={clock.updates}).",
-                "Lower lr or max_grad_norm, or normalise observations and rewards; the last "
-                "checkpoint is intact.",
+                f"{divergence_fix(self.algorithm)} The last checkpoint is intact.",
             )
         speed = (clock.count - self._count_before) / elapsed
         metrics |= {f"time/{clock.unit}_per_second": speed, "time/elapsed": elapsed}
@@ -323,7 +323,7 @@ class Training:
             if not np.isfinite(array).all():
                 raise AssayError(
                     f"A network's weights are not finite at {clock.unit}={clock.count}.",
-                    "Lower lr; the last checkpoint is intact.",
+                    f"{divergence_fix(self.algorithm)} The last checkpoint is intact.",
                 )
         self.sinks.flush()
         counts = {

@@ -183,10 +183,9 @@ class Managed:
         directory = RunDirectory.open(place)
         config = RunConfig.from_dict(directory.config)
         if registry.get(config.algorithm) is not registry.get(cls.algorithm):
-            right = registry.get(config.algorithm).__name__
             raise RunError(
                 f"'{run}' is a run of {config.algorithm}, not of {cls.algorithm}.",
-                f"Load it with assay.{right}.load.",
+                f"Load it with {_place_of(config.algorithm)}.load.",
             )
         made = cls.__new__(cls)
         made.env, made.settings = config.env if env is None else env, {}
@@ -230,6 +229,16 @@ def class_named(name: str) -> type[Managed]:
         if key.replace("_", "") == name.lower() and registry.get(key).__name__ == name:
             return algorithm_class(key)
     raise AttributeError(f"module 'assay' has no attribute '{name}'")
+
+
+def _place_of(name: str) -> str:
+    """Return where the class of an algorithm is found: one of a user's own is no name of Assay."""
+    made = algorithm_class(name)
+    try:
+        listed = class_named(made.__name__) is made
+    except AttributeError:
+        listed = False
+    return f"assay.{made.__name__}" if listed else f'assay.algorithm_class("{name}")'
 
 
 def _signature(algorithm: Any) -> inspect.Signature:

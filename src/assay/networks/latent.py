@@ -6,6 +6,8 @@ latent state.
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -130,18 +132,45 @@ class LatentActor(nn.Module):
 
 
 class RunningScale(nn.Module):
-    """The range between the 5th and the 95th percentile of values, followed; at least 1."""
+    """The range between the 5th and the 95th percentile of values, followed; at least 1.
+
+    It also watches for what is beyond the bins of rewards and values, which is clipped.
+
+    Args:
+        tau: How fast it follows.
+        limit: Symlog of the largest number that the bins hold.
+    """
 
     scale: Tensor
+    largest: Tensor
 
-    def __init__(self, tau: float) -> None:
+    def __init__(self, tau: float, limit: float) -> None:
         super().__init__()
-        self.tau = tau
+        self.tau, self.limit, self.warned = tau, limit, False
         self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("largest", torch.zeros(()), persistent=False)  # for the warning alone
 
     def follow(self, x: Tensor) -> None:
         """See values [B]. It is a buffer that moves in place, whichever way a step runs."""
         self.scale.lerp_(percentile_range(x.detach()).clamp(min=1.0), self.tau)
+
+    def watch(self, *numbers: Tensor) -> None:
+        """See what the bins are to hold, without waiting for a GPU."""
+        for x in numbers:
+            self.largest.clamp_(min=x.detach().abs().max())
+
+    def warn_of_clipping(self) -> None:
+        """Warn once if the bins did not reach."""
+        largest, most = self.largest.item(), math.expm1(self.limit)
+        if largest > most and not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"A reward or value of {largest:,.0f} is beyond the bins, which end at "
+                f"{most:,.0f} (bin_limit={self.limit:g}), and is clipped. Set "
+                f"bin_limit={math.ceil(math.log1p(largest)) + 1}, or make rewards smaller: "
+                "wrappers='[{scale_reward: 0.01}]'.",
+                stacklevel=2,
+            )
 
 
 @dataclass(frozen=True, slots=True)

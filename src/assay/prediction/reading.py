@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from assay.core.errors import DataError, nearest
 from assay.core.types import Tree
+from assay.core.wording import counted
 from assay.data.findings import bounds_of
-from assay.data.tables import Row, numbers_of, rows_of
+from assay.data.rows import Row, numbers_of, rows_of
 from assay.envs.spaces import OBS, Leaf, ObservationMap, TextLeaf
 from assay.runs.files import run_error
 
@@ -300,8 +301,8 @@ def _columns_of(path: Path, name: str, size: int, dotted: Mapping[str, str]) -> 
         if numbered and numbered != set(wanted):
             shown = ", ".join(sorted(numbered)[:8])
             raise DataError(
-                f"'{path}' has {len(numbered)} numbers of '{stem}' ({shown}); expected {size}, "
-                f"{wanted[0]} to {wanted[-1]}.",
+                f"'{path}' has {counted(len(numbered), 'number')} of '{stem}' ({shown}); "
+                f"expected {size}, {wanted[0]} to {wanted[-1]}.",
                 "Give a column for each number of an observation.",
             )
         if numbered:
@@ -326,8 +327,8 @@ def _unnamed(path: Path, name: str, leaf: Leaf, bare: bool, names: Sequence[str]
         )
     if len(others) != size:
         raise DataError(
-            f"'{path}' has {len(others)} columns ({', '.join(others[:8])}); expected {size}, one "
-            f"for each number of {leaf.source}.",
+            f"'{path}' has {counted(len(others), 'column')} ({', '.join(others[:8])}); "
+            f"expected {size}, one for each number of {leaf.source}.",
             f"Leave out the others, or name those of the observation: {_example(size)}.",
         )
     return others
@@ -379,7 +380,8 @@ def _numbers(
     found = numbers_of(row, columns, place)
     if len(found) != math.prod(shape):
         raise DataError(
-            f"'{name}' in {place} has {len(found)} numbers; expected {math.prod(shape)}.",
+            f"'{name}' in {place} has {counted(len(found), 'number')}; expected "
+            f"{math.prod(shape)}.",
             "Give as many as the observation of the environment has.",
         )
     nested = _nesting(row[columns[0]])

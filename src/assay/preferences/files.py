@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from assay.core.errors import DataError, RunError, nearest
+from assay.core.wording import counted
 from assay.data.dataset import Dataset
 from assay.data.files import load, save
 from assay.runs.files import dump_json, read_json_object, run_error, write_atomic
@@ -240,7 +241,9 @@ class PreferenceSet:
             if pair not in known:
                 raise DataError(
                     f"There is no pair '{pair}' in '{self.path}'.",
-                    nearest(pair, known) if len(known) < 20 else f"It has {len(known):,} pairs.",
+                    nearest(pair, known)
+                    if len(known) < 20
+                    else f"It has {counted(len(known), 'pair')}.",
                 )
             if choice not in (*CHOICES, UNDO):
                 raise DataError(

@@ -21,6 +21,7 @@ import numpy as np
 from assay.api import Run, configure, open_run, progress_of, resume, train
 from assay.core.errors import ConfigError, RunError
 from assay.core.seeding import derive_seed
+from assay.core.wording import counted
 from assay.envs.make import look_at
 from assay.experts.reward_model import FILE, FitSettings, RewardModel, load_model
 from assay.loops.collect import EPISODE_WINDOW
@@ -218,7 +219,8 @@ def _model(
     left = set(found.pairs()) - {label.pair for label in found.labels()}
     if left:
         raise RunError(
-            f"{len(left)} pairs of '{pairs}' are not answered.",
+            f"{counted(len(left), 'pair')} of '{pairs}' {'is' if len(left) == 1 else 'are'} not "
+            "answered.",
             "Give the same command again to answer them and go on.",
         )
     return fit(found, path, fitting, tell=tell)
@@ -324,7 +326,7 @@ def _extra_steps(place: Path) -> int:
 
 
 def _line(one: Round, total: int) -> str:
-    parts = [f"{one.env_steps:,} of {total:,} steps", f"{one.comparisons} comparisons"]
+    parts = [f"{one.env_steps:,} of {total:,} steps", counted(one.comparisons, "comparison")]
     if one.accuracy is not None:
         parts.append(f"held-out accuracy {one.accuracy:.0%}")
     if one.true_return is not None:

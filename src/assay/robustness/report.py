@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import ConfigError
+from assay.core.wording import counted
 from assay.evaluation.equilibria_report import check_picture
 from assay.evaluation.formatting import bounds, markdown_table, number
 from assay.evaluation.plots import COLOURS, INK, new_panels, save_figure, tidy
@@ -84,7 +85,7 @@ def check_place(place: Path | None, picture: str) -> None:
 def markdown(title: str, verdict: Verdict, picture: str, sections: Sequence[str] = ()) -> str:
     """Return the report as Markdown."""
     many = len(verdict.runs) > 1
-    unit = f"{len(verdict.runs)} runs" if many else f"{verdict.episodes} episodes"
+    unit = counted(len(verdict.runs), "run") if many else counted(verdict.episodes, "episode")
     lines = [
         f"# {title}",
         "",

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from assay.core.config import Model, parse
 from assay.core.errors import ConfigError, SpaceError
+from assay.core.wording import counted
 from assay.server.errors import Reason, RejectionError
 
 SCHEMA = 1
@@ -55,8 +56,8 @@ class Box(Model):
         for name, bound in (("low", self.low), ("high", self.high)):
             if isinstance(bound, tuple) and len(bound) != math.prod(self.shape):
                 raise ValueError(
-                    f"{name} has {len(bound)} numbers; expected {math.prod(self.shape)}, "
-                    f"one for each entry of the shape {list(self.shape)}"
+                    f"{name} has {counted(len(bound), 'number')}; expected "
+                    f"{math.prod(self.shape)}, one for each entry of the shape {list(self.shape)}"
                 )
         low, high = self.limits()
         if not (low <= high).all():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from assay import __version__
+from assay.core.wording import counted
 from assay.skills import manifests
 from assay.skills.index_block import FOOTER, HEADER
 from assay.skills.install import edited, left_behind, read_manifest
@@ -82,7 +83,7 @@ def _installed(here: Place) -> Iterable[Finding]:
         yield Finding(name, "note", f"nothing is installed in {here.skills[0]}")
         return
     count, version = len(manifest["skills"]), manifest["version"]
-    yield Finding(name, "ok", f"{count} skills of version {version} in {here.skills[0]}")
+    yield Finding(name, "ok", f"{counted(count, 'skill')} of version {version} in {here.skills[0]}")
     if version != __version__:
         what = f"version {version} is installed, and this is {__version__}: assay skills install"
         yield Finding(name, "note", f"{what} --host {here.host} --scope {here.scope} --yes")

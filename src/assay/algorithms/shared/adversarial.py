@@ -18,9 +18,10 @@ from pydantic import Field
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm
-from assay.algorithms.settings import ProximalSettings, Unused
+from assay.algorithms.settings import Unused
 from assay.algorithms.shared.novelty import successors
 from assay.algorithms.shared.proximal import flat_batch, rollout_advantages, run_epochs
+from assay.algorithms.shared.proximal_settings import ProximalSettings
 from assay.buffers.rollout import Rollout
 from assay.core.schedules import Schedule, constant
 from assay.core.types import Spaces, State, Tree, tree_leaves, tree_map

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from assay.algorithms.base import Algorithm
-from assay.algorithms.settings import ProximalSettings
+from assay.algorithms.shared.proximal_settings import ProximalSettings
 from assay.buffers.rollout import Rollout
 from assay.core.errors import ConfigError
 from assay.core.types import Tree, action_mask, pack, unpack

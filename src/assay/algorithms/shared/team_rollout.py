@@ -14,7 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from assay.algorithms.settings import ProximalSettings, Unused
+from assay.algorithms.settings import Unused
+from assay.algorithms.shared.proximal_settings import ProximalSettings
 from assay.buffers.rollout import Rollout
 from assay.core.types import (
     ACTION_MASK,

@@ -12,7 +12,8 @@ from assay.cli import output
 from assay.cli.shared_options import AsJson
 from assay.cli.study import common
 from assay.cli.study.common import By, Call, Root, on_study
-from assay.evaluation.formatting import counted, number
+from assay.core.wording import counted
+from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
     from assay.study.files.contract import Contract

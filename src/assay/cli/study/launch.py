@@ -14,6 +14,7 @@ from assay.cli.study import common
 from assay.cli.study.candidates import GpuHours, Hours, request_of
 from assay.cli.study.common import Call, Confirm, Execute, PhaseName, acting, on_study
 from assay.core.errors import EXIT_PERSON_NEEDED
+from assay.core.wording import counted
 from assay.evaluation.formatting import number
 
 if TYPE_CHECKING:
@@ -100,7 +101,6 @@ def batch(
     ] = False,
 ) -> None:
     """Plan the runs that can go now: worktree, GPU, seed, output and rule per job; starts none."""
-    from assay.evaluation.formatting import counted
     from assay.study.run.queue import Queue
     from assay.study.steps import batch
 
@@ -159,7 +159,10 @@ def cancel(call: Call, name: Annotated[str, typer.Argument(metavar="CANDIDATE")]
         found.require_writable()
         found.candidate(name)
         count = Queue(found).cancel(name)
-    call.show({"cancelled": count}, f"{count} runs of {name} are cancelled.")
+    call.show(
+        {"cancelled": count},
+        f"{counted(count, 'run')} of {name} {'is' if count == 1 else 'are'} cancelled.",
+    )
 
 
 @queue.command("status")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from assay.core.errors import DataError
+from assay.core.wording import counted
 from assay.functional.games.tree import Floats, GameTree
 
 _TOLERANCE = 1e-6  # by which probabilities may miss 1, as numbers in files are rounded
@@ -61,7 +62,9 @@ def _row(tree: GameTree, name: str, given: Any, what: str) -> Floats:
     except (TypeError, ValueError):
         raise DataError(f"{where} {given!r}, which are not probabilities.", _FIX) from None
     if row.shape != (tree.num_actions,):
-        raise DataError(f"{where} {row.size} numbers; expected {tree.num_actions}.", _FIX)
+        raise DataError(
+            f"{where} {counted(row.size, 'number')}; expected {tree.num_actions}.", _FIX
+        )
     if not (np.isfinite(row).all() and (row >= 0).all()):
         raise DataError(f"{where} {row.tolist()}: a probability is below 0 or not a number.", _FIX)
     if abs(row.sum() - 1.0) > _TOLERANCE:

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from assay.core.wording import counted
 from assay.policies import description as arch
 from assay.policies.layers import Chain, Flatten
 from assay.policies.model_file import Snapshot
@@ -225,7 +226,8 @@ class _Network:
                 array = obs if isinstance(obs, np.ndarray) else np.asarray(obs, np.float32)
                 if array.size != len(self._row):
                     raise PolicyError(
-                        f"The observation has {array.size} numbers; expected {len(self._row)}."
+                        f"The observation has {counted(array.size, 'number')}; expected "
+                        f"{len(self._row)}."
                     )
                 self._row[:] = array if array.ndim == 1 else array.reshape(-1)
             else:
@@ -244,7 +246,8 @@ class _Network:
             row = np.asarray(value).reshape(1, -1)
             if row.shape[1] != entry.raw_width:
                 raise PolicyError(
-                    f"Entry {entry.key!r} of the observation has {row.shape[1]} numbers; expected "
+                    f"Entry {entry.key!r} of the observation has "
+                    f"{counted(row.shape[1], 'number')}; expected "
                     f"{entry.raw_width}."
                 )
             if entry.sizes:

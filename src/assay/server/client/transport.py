@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from assay.core.wording import counted
 from assay.server.client.keeper import ModelKeeper
 from assay.server.client.outbox import Item, Outbox
 from assay.server.errors import Reason
@@ -240,7 +241,9 @@ class Courier:
             steps = self._outbox.refuse(event.seq)
             self.refusals[event.reason.name] += 1
             self.last_refusal = f"{event.reason.name}: {event.message}"
-            self._tell(event.reason.name, f"The server refused {steps} steps. {event.message}")
+            self._tell(
+                event.reason.name, f"The server refused {counted(steps, 'step')}. {event.message}"
+            )
         elif isinstance(event, SendAgain):
             under_way = self._outbox.under_way()
             self._again = deque(numbered for numbered in under_way if numbered[0] >= event.seq)

@@ -19,6 +19,8 @@ from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError
 from assay.core.types import State
+from assay.core.wording import counted
+from assay.loops.divergence import divergence_fix
 from assay.policies import description as arch
 from assay.policies.model_file import Snapshot, make_snapshot, parse_snapshot
 from assay.policies.parts import ModelError
@@ -195,9 +197,9 @@ class Learner:
                 if not bool(torch.isfinite(parameter).all()):
                     raise AssayError(
                         f"Training diverged: the weights of '{name}' are not finite after "
-                        f"{self.clock.updates} updates.",
-                        "Lower lr, or normalise observations and rewards; the last version and "
-                        "its checkpoint are intact.",
+                        f"{counted(self.clock.updates, 'update')}.",
+                        f"{divergence_fix(self.algorithm)} The last version and its checkpoint "
+                        "are intact.",
                     )
 
     def _live_metrics(self) -> dict[str, float]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from assay.evaluation.formatting import counted
+from assay.core.wording import counted
 from assay.study.files.base import Phase
 from assay.study.files.contract import Contract, Evaluation
 from assay.study.files.documents import StudyError

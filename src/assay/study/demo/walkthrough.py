@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from assay.core.wording import counted
 from assay.runs.git import git
 from assay.study.agree.approvals import approve
 from assay.study.agree.setup import initialise
@@ -98,7 +99,9 @@ class Outcome:
         if not self.as_expected:
             got = ", ".join(self.accepted) or "nobody"
             text.append(f"The gate should have accepted {WINNER} alone; it accepted {got}.")
-        text.append(f"{self.runs} trainings in {self.seconds:.0f} s; the report: {self.pages[1]}")
+        text.append(
+            f"{counted(self.runs, 'training')} in {self.seconds:.0f} s; the report: {self.pages[1]}"
+        )
         return text
 
 

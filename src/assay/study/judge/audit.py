@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from assay.core.wording import counted
 from assay.study.agree import protocol
 from assay.study.files.base import Phase
 from assay.study.files.contract import Contract, Metric
@@ -93,7 +94,7 @@ def _artifacts(study: Study, agreed: Contract, mine: Runs) -> AuditCheck:
             if not same:
                 detail = f"{metric.name} of run {run.id} was {recorded} and is now {now}"
                 return _check(name, False, detail)
-    return _check(name, True, f"{len(mine)} runs")
+    return _check(name, True, counted(len(mine), "run"))
 
 
 def _protocol(
@@ -170,7 +171,7 @@ def _machines(study: Study, mine: Runs, theirs: Runs) -> AuditCheck:
             now, then = here or "no GPU", there or "no GPU"
             return _check(title, False, f"{record.id} ran on {now}, {first.id} on {then}")
     hosts = sorted({record.host for record in records})
-    return _check(title, True, f"{len(records)} runs on {', '.join(hosts) or 'no host'}")
+    return _check(title, True, f"{counted(len(records), 'run')} on {', '.join(hosts) or 'no host'}")
 
 
 def _hardware(record: RunRecord) -> str:
@@ -291,7 +292,7 @@ def _saturation(study: Study, components: Sequence[Metric], mine: Runs) -> Seen:
             flat = len(tail) >= 5 and max(tail) - min(tail) <= 1e-6 * (1 + abs(max(tail)))
             if flat and max(values) - min(values) > 1e-3 and tail[-1] >= max(values) - 1e-9:
                 return False, f"{metric.name} of run {run.id} stands at {tail[-1]:g}"
-    return True, f"{len(components)} components"
+    return True, counted(len(components), "component")
 
 
 def _exploit(metric: Metric, primary: Metric, mine: Runs, theirs: Runs) -> Seen:

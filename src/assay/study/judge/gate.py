@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from assay.core.wording import counted
 from assay.evaluation import statistics
 from assay.study.files.base import Direction
 from assay.study.files.contract import Evaluation, Guardrail, PrimaryMetric
@@ -117,7 +118,7 @@ def compare(
     )
     for name, arm in (("baseline", before), ("candidate", candidate)):
         if len(arm) < 2:
-            raise StudyError(f"The {name} has {len(arm)} seeds; expected at least 2.")
+            raise StudyError(f"The {name} has {counted(len(arm), 'seed')}; expected at least 2.")
     if test == "paired" and baseline.keys() != candidate.keys():
         raise StudyError(
             f"A paired test needs the same seeds in both arms; the baseline has "
@@ -278,15 +279,15 @@ def decide(
     """
     if len(candidate) < kinds.MINIMUM_SEEDS:
         raise StudyError(
-            f"The candidate has {len(candidate)} seeds; a decision needs at least "
+            f"The candidate has {counted(len(candidate), 'seed')}; a decision needs at least "
             f"{kinds.MINIMUM_SEEDS}.",
             "Run more seeds of the promotion pool.",
         )
     known = [score for score in baseline.values() if _is_result(score)]
     if len(known) < kinds.MINIMUM_SEEDS:
         raise StudyError(
-            f"The baseline has {len(known)} seeds with a result; a decision needs at least "
-            f"{kinds.MINIMUM_SEEDS}.",
+            f"The baseline has {counted(len(known), 'seed')} with a result; a decision needs "
+            f"at least {kinds.MINIMUM_SEEDS}.",
             "Run more seeds of the promotion pool; if they failed, discard the baseline and run "
             "another.",
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from assay.core.wording import counted
 from assay.evaluation import statistics
-from assay.evaluation.formatting import counted
 from assay.study.agree.spending import spend
 from assay.study.files.contract import Evaluation
 from assay.study.record import kinds

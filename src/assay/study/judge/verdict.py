@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from assay.core.wording import counted
 from assay.evaluation import statistics
 from assay.study.agree import protocol, spending
 from assay.study.agree.scope import changed_files
@@ -69,7 +70,7 @@ def discarded(history: History, metric: str) -> list[str]:
         known = [score for score in scores if score is not None]
         mean = f", with a mean of {math.fsum(known) / len(known):.4g}" if known else ""
         why = history.moved[name].data["why"]
-        found.append(f"{name} was discarded after {len(known)} seeds{mean} ({why})")
+        found.append(f"{name} was discarded after {counted(len(known), 'seed')}{mean} ({why})")
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from assay.evaluation.formatting import counted
+from assay.core.wording import counted
 from assay.study.agree import budget
 from assay.study.files.contract import APPROVALS, Contract
 from assay.study.files.documents import StudyError
@@ -157,7 +157,7 @@ def _contract_part(facts: Facts, plots: bool) -> list[Block]:
 def _measured(agreed: Contract) -> str:
     """Return what one score is, as far as the contract says."""
     if agreed.evaluation.episodes is not None:
-        return f"{agreed.evaluation.episodes} episodes per seed"
+        return f"{counted(agreed.evaluation.episodes, 'episode')} per seed"
     if agreed.metrics.primary.training_reward:
         return "no evaluation apart from training"
     return "episodes per seed not recorded"

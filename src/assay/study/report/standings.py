@@ -140,7 +140,8 @@ def answer(rows: list[Standing], incumbent: str, metric: PrimaryMetric | None) -
         names = ", ".join(row.name for row in waiting[:5])
         more = f" and {len(waiting) - 5} more" if len(waiting) > 5 else ""
         return f"There is no answer yet: {names}{more} not decided." + level
-    return f"No: none of {len(tried)} candidates was found better than the baseline." + level
+    who = "the candidate was not" if len(tried) == 1 else f"none of {len(tried)} candidates was"
+    return f"No: {who} found better than the baseline." + level
 
 
 def _numbers(row: Standing, metric: PrimaryMetric) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from assay.core.wording import counted
 from assay.study.judge import gate
 from assay.study.measure import monitor
 from assay.study.measure.extractors import Point
@@ -50,7 +51,7 @@ def verdict_part(facts: Facts, plots: bool) -> list[Block]:
                 Figure(
                     charts.effects([_effect(judgement) for judgement in newest]),
                     f"Effects with their limits against the minimum effect, {len(newest)} of "
-                    f"{len(facts.judgements)} verdicts, the newest last",
+                    f"{counted(len(facts.judgements), 'verdict')}, the newest last",
                 )
             )
         blocks.append(Table(caption, columns, rows))
@@ -131,7 +132,7 @@ def _candidate_blocks(facts: Facts, name: str) -> list[Block]:
     else:
         change = [f"{key} = {value}" for key, value in candidate.change.parameters.items()]
         if candidate.change.patch:
-            change.append(f"a patch of {len(candidate.change.patch.splitlines())} lines")
+            change.append(f"a patch of {counted(len(candidate.change.patch.splitlines()), 'line')}")
         rows += [
             ["kind", f"{candidate.kind}, proposed by {candidate.proposer}"],
             ["hypothesis", candidate.hypothesis],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from assay.core.errors import AssayError
-from assay.evaluation.formatting import counted
+from assay.core.wording import counted
 from assay.study.agree import approvals, rules, spending
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from assay.evaluation.formatting import counted
+from assay.core.wording import counted
 from assay.study.agree.scope import pinned
 from assay.study.files.base import Phase
 from assay.study.files.contract import Contract
