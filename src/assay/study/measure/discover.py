@@ -18,6 +18,8 @@ _AXES = ("env_steps", "global_step", "total_timesteps", "timesteps", "step", "st
 _PRINTED = re.compile(
     r"(?:^|[\s|,;(])([A-Za-z][A-Za-z_/ .-]{1,30}?)\s*[:=|]\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 )
+# What stands for no number too: a run that ends with it has not scored what it printed before.
+_VALUE = r"\s*[:=|]\s*([-+0-9.eE]+|[-+]?(?:nan|NaN|inf))"
 # Timestamps, and numbers of processes.
 _CHANGES = re.compile(r"\d{4,}(?:[T_.:-]*\d)*|\d+(?=\.[0-9a-f-]{6,}$)")
 _LARGEST = 256 * 2**20  # bytes of a file that is looked into
@@ -76,22 +78,27 @@ def _in_file(path: Path, kind: str, pattern: str) -> Iterator[Written]:
     source = MetricSource.model_validate({"kind": kind, "path": pattern, "key": "any"})
     try:
         columns = READERS[kind][0](path, source)
+        step = next((axis for axis in _AXES if axis in columns), None)
+        step = step if kind in ("csv", "json", "jsonl") else None
+        source = source.model_copy(update={"step": step})
+        columns = READERS[kind][0](path, source) if step else columns
     except (OSError, ValueError, csv.Error, RecursionError, zipfile.BadZipFile, AssayError):
         return
     except ModuleNotFoundError:  # TensorBoard is an extra
         return
-    step = next((axis for axis in _AXES if axis in columns), None)
-    yield from _metrics(columns, source, step if kind in ("csv", "json", "jsonl") else None)
+    yield from _metrics(columns, source)
 
 
-def _metrics(columns: Series, source: MetricSource, step: str | None) -> Iterator[Written]:
+def _metrics(columns: Series, source: MetricSource) -> Iterator[Written]:
     for key, points in columns.items():
         values = [value for _, value in points if math.isfinite(value)]
-        if not values or key == step or not str(key).strip():
+        if not values or not str(key).strip():
             continue
+        whole = not any(math.isnan(step) for step, _ in points)  # some rows may lack their step
         reading = MetricSource(
-            kind=source.kind, path=source.path, key=str(key), step=step, reduce="last"
-        )
+            kind=source.kind, path=source.path, key=str(key),
+            step=source.step if whole else None, reduce="last",
+        )  # fmt: skip
         yield Written(reading, len(values), values[-1])
 
 
@@ -105,5 +112,5 @@ def _printed(log: Path) -> Iterator[Written]:
     except OSError:
         return
     for name, values in seen.items():
-        pattern = re.escape(name).replace(r"\ ", r"\s+") + r"\s*[:=|]\s*([-+0-9.eE]+)"
+        pattern = re.escape(name).replace(r"\ ", r"\s+") + _VALUE
         yield Written(MetricSource(kind="stdout", path="", key=pattern), len(values), values[-1])
