@@ -161,7 +161,10 @@ def refuse_uncommitted(root: Path, agreed: Contract, base: str | None) -> None:
     commit = checked_out(root) if base is None else base
     if not commit:
         return
-    held = checkout.entries(root, commit)
+    try:
+        held = checkout.entries(root, commit)
+    except GitError:
+        return  # a launch says that the commit is not here
     inside = checkout.submodules(held)  # they hold files of their own
     for path in _needed(root, agreed):
         places = [path, *(place.as_posix() for place in PurePosixPath(path).parents)]

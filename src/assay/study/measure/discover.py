@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core.errors import AssayError
+from assay.study.files.base import PRINTED
 from assay.study.files.contract import MetricSource
 from assay.study.measure.extractors import READERS, Series
 
@@ -18,8 +19,6 @@ _AXES = ("env_steps", "global_step", "total_timesteps", "timesteps", "step", "st
 _PRINTED = re.compile(
     r"(?:^|[\s|,;(])([A-Za-z][A-Za-z_/ .-]{1,30}?)\s*[:=|]\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 )
-# What stands for no number too: a run that ends with it has not scored what it printed before.
-_VALUE = r"\s*[:=|]\s*([-+0-9.eE]+|[-+]?(?:nan|NaN|inf))"
 # Timestamps, and numbers of processes.
 _CHANGES = re.compile(r"\d{4,}(?:[T_.:-]*\d)*|\d+(?=\.[0-9a-f-]{6,}$)")
 _LARGEST = 256 * 2**20  # bytes of a file that is looked into
@@ -112,5 +111,5 @@ def _printed(log: Path) -> Iterator[Written]:
     except OSError:
         return
     for name, values in seen.items():
-        pattern = re.escape(name).replace(r"\ ", r"\s+") + _VALUE
+        pattern = re.escape(name).replace(r"\ ", r"\s+") + rf"\s*[:=|]\s*{PRINTED}"
         yield Written(MetricSource(kind="stdout", path="", key=pattern), len(values), values[-1])
