@@ -133,6 +133,8 @@ def validate(study: Study, name: str, actor: str) -> str:
     base, parameters = standing(study, history, agreed)
     require_same_code(history, base if history.base is None else "")
     refuse_uncommitted(study.root, agreed, history.base)
+    if candidate.change.patch:
+        scope.refuse_unfit(study.root, candidate.change.patch, base)
     parameters |= candidate.change.parameters
     planning.command(agreed, 0, study.path, parameters)
     request, total = candidate.budget, agreed.budget
