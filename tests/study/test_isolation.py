@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import threading
@@ -17,9 +18,11 @@ from assay.study.agree.scope import (
     changed_files,
     in_scope,
     refuse_out_of_scope,
+    refuse_scope,
     refuse_unfit,
     require_repository,
 )
+from assay.study.files.candidate import Candidate, Change
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.record.study import Study
@@ -77,6 +80,16 @@ class TestScope:
     )  # fmt: skip
     def test_globs(self, path: str, inside: bool) -> None:
         assert in_scope(path, ["src/**/*.py"]) is inside
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_nobody_is_told_to_allow_what_is_not_finite(
+        self, study: Study, contract: Contract, value: float
+    ) -> None:
+        change = {"parameters": {"lr": value}}
+        candidate = Candidate.model_construct(change=Change.model_construct(**change, patch=""))
+        with pytest.raises(StudyError, match="is out of scope") as caught:
+            refuse_scope(study, contract, candidate)
+        assert caught.value.fix == "Give a finite number."
 
     def test_a_directory_and_all_below(self) -> None:
         assert in_scope("a/b/c", ["a/**"]) and in_scope("a/b", ["a/**"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,11 @@ from assay.study.files.documents import StudyError
 from assay.study.measure.discover import discover
 from assay.study.measure.extractors import extract
 from assay.study.record.study import open_study
+from assay.study.repo.proposal import ProposedParameter
 from assay.study.report.standings import answer, standings
 from assay.study.run import launcher, planning, recovery
 from assay.study.steps import candidates
+from assay.study.steps.start import bounds
 
 SCRIPT = '''"""Learn something quickly."""
 import argparse, csv, json, sys
@@ -317,6 +320,12 @@ def test_changes_are_named_after_what_they_change(tmp_path: Path) -> None:
         study(tmp_path, "propose", "--set", "lr=0.003", "--hypothesis", "It learns faster.")
     assert list(made.history().status) == ["c1", "lr-0.003", "lr-0.003-2"]
     assert made.candidate("lr-0.003").change.parameters == {"lr": 0.003}
+
+
+@pytest.mark.parametrize("kind", ["int", "float"])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_there_is_no_range_around_what_is_not_finite(kind: str, value: float) -> None:
+    assert bounds(ProposedParameter(name="clip", kind=kind), value) is None
 
 
 class TestDiscover:
