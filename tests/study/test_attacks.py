@@ -23,6 +23,7 @@ from assay.study.record import kinds
 from assay.study.record.study import Study
 from assay.study.run import launcher, processes, recovery, supervisor, switch
 from assay.study.steps import candidates
+from assay.study.steps.review import review
 
 IDENTITY = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
 
@@ -93,6 +94,19 @@ class TestCode:
             return  # Git itself will not have it
         record = recovery.wait(study, launch(study, name="link"), 300)
         assert record.outcome == "failed" and "symbolic link" in record.reason
+
+    def test_a_patch_that_does_not_apply_is_not_registered(self, study: Study) -> None:
+        patch = (
+            "diff --git a/src/agent.py b/src/agent.py\n--- a/src/agent.py\n+++ b/src/agent.py\n"
+            "@@ -1 +1 @@\n-LR = 7\n+LR = 8\n"
+        )
+        for name, text in (("stale", patch), ("fits", patch.replace("LR = 7", "LR = 1"))):
+            values = candidate_values(id=name, change={"patch": text})
+            candidates.propose(study, Candidate(**values), "agent")
+        assert [review(study, name)[0].level for name in ("stale", "fits")] == ["stop", "ok"]
+        with pytest.raises(StudyError, match="The patch does not apply"):
+            candidates.validate(study, "stale", "agent")
+        candidates.validate(study, "fits", "agent")
 
 
 class TestOrders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from pathlib import Path
@@ -163,6 +164,12 @@ class TestReduce:
         found = source("csv", "x", reduce=how, tail=0.2)
         assert reduce(list(self.POINTS), found) == pytest.approx(value)
 
+    @pytest.mark.parametrize("how", ["max", "min", "mean", "tail-mean"])
+    @pytest.mark.parametrize("values", [(math.nan, 1.0, 2.0), (1.0, 2.0, math.nan)])
+    def test_no_number_is_not_passed_over_wherever_it_stands(self, how: str, values) -> None:
+        found = source("csv", "x", reduce=how, tail=1.0)
+        assert math.isnan(reduce([(0.0, value) for value in values], found))
+
     def test_nothing(self) -> None:
         with pytest.raises(StudyError, match="has no points"):
             reduce([], source("csv", "x"))
@@ -186,6 +193,13 @@ class TestMissing:
         (tmp_path / "a.jsonl").write_text('{"ret": 5}\n{"ret": NaN}\n')
         with pytest.raises(StudyError, match="is nan"):
             extract(self.metric(source("jsonl", "ret")), tmp_path, tmp_path / "log")
+
+    def test_a_row_without_the_step_that_orders_it(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text("step,ret,loss\n9,1,3\n,2,\n3,4,\n")
+        with pytest.raises(StudyError, match="a row of 'ret' has no number for 'step'"):
+            extract(self.metric(source("csv", "ret", step="step")), tmp_path, tmp_path / "log")
+        found = self.metric(source("csv", "loss", step="step"))
+        assert extract(found, tmp_path, tmp_path / "log") == 3
 
     @pytest.mark.parametrize(
         ("kind", "name", "data"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import threading
@@ -13,7 +14,15 @@ from study_samples import contract_values
 from assay.runs.git import git
 from assay.study.agree import checkout
 from assay.study.agree.protocol import matching, protected_files, protocol_hash
-from assay.study.agree.scope import changed_files, in_scope, refuse_out_of_scope, require_repository
+from assay.study.agree.scope import (
+    changed_files,
+    in_scope,
+    refuse_out_of_scope,
+    refuse_scope,
+    refuse_unfit,
+    require_repository,
+)
+from assay.study.files.candidate import Candidate, Change
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.record.study import Study
@@ -72,6 +81,16 @@ class TestScope:
     def test_globs(self, path: str, inside: bool) -> None:
         assert in_scope(path, ["src/**/*.py"]) is inside
 
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_nobody_is_told_to_allow_what_is_not_finite(
+        self, study: Study, contract: Contract, value: float
+    ) -> None:
+        change = {"parameters": {"lr": value}}
+        candidate = Candidate.model_construct(change=Change.model_construct(**change, patch=""))
+        with pytest.raises(StudyError, match="is out of scope") as caught:
+            refuse_scope(study, contract, candidate)
+        assert caught.value.fix == "Give a finite number."
+
     def test_a_directory_and_all_below(self) -> None:
         assert in_scope("a/b/c", ["a/**"]) and in_scope("a/b", ["a/**"])
         assert not in_scope("a", ["a/**"]) and not in_scope("b/a/c", ["a/**"])
@@ -117,6 +136,33 @@ class TestScope:
         (study.root / "src/alias.py").symlink_to("../eval/run.py")
         with pytest.raises(StudyError, match=r"symbolic link 'alias\.py'"):
             refuse_out_of_scope(study.root, contract, ["src/alias.py"])
+
+    @pytest.mark.parametrize(
+        ("old", "new", "reason"),
+        [
+            ("-LR = 1", "-LR = 3", "does not apply"),
+            ("src/agent.py", "src/gone.py", "does not apply"),
+            ("index ", "old mode 100644\nnew mode 120000\nindex ", "symbolic link or a submodule"),
+        ],
+    )
+    def test_a_patch_that_no_run_could_apply(
+        self, study: Study, old: str, new: str, reason: str
+    ) -> None:
+        patch = diff(study, {"src/agent.py": "LR = 2\n"})
+        refuse_unfit(study.root, patch, "HEAD")
+        assert git(study.root, "status", "--porcelain", "--", "src") == ""
+        with pytest.raises(StudyError, match=reason):
+            refuse_unfit(study.root, patch.replace(old, new), "HEAD")
+
+    def test_a_patch_is_held_against_the_commit_not_the_directory(self, study: Study) -> None:
+        patch = diff(study, {"src/agent.py": "LR = 2\n"})
+        (study.root / "src/agent.py").write_text("LR = 5\n")
+        refuse_unfit(study.root, patch, "HEAD")
+
+    def test_a_patch_that_leaves_the_repository(self, study: Study, contract: Contract) -> None:
+        with pytest.raises(StudyError, match=r"'\.\./x\.py' leaves the repository") as caught:
+            refuse_out_of_scope(study.root, contract, ["../x.py"])
+        assert "scope.files" not in caught.value.fix
 
     @pytest.mark.parametrize("patch", ["", "nonsense", "--- a/x\n+++ b/x\n@@ -1 +1 @@\n"])
     def test_what_is_no_diff(self, study: Study, patch: str) -> None:

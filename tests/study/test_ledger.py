@@ -241,3 +241,9 @@ def test_a_transaction_decides_on_what_it_appends_to(tmp_path: Path) -> None:
     with ledger.transaction() as writer:
         writer.append("a", {}, actor="x")
         assert [event.kind for event in writer.events()] == ["a"]
+
+
+def test_a_ledger_that_is_no_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").mkdir()
+    with pytest.raises(LedgerError, match=r"Cannot read the ledger '.*ledger\.jsonl'"):
+        Ledger(tmp_path / "ledger.jsonl").read()

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,6 +93,16 @@ def now(study: Study) -> dict[str, str]:
 
 
 class TestLoop:
+    def test_a_run_that_failed_with_a_score_says_why(self, study: Study) -> None:
+        record = study.run("base-promotion-1").model_copy(
+            update={"outcome": "failed", "reason": "it loaded 'train.py', which was changed"}
+        )
+        lines: list[str] = []
+        made = Loop(study, "RUN_CANDIDATE", "agent", say=lines.append)
+        made._running = {record.id: None}  # type: ignore[dict-item]
+        made._collect(SimpleNamespace(poll=lambda lease, run: record))  # type: ignore[arg-type]
+        assert lines[0] == f"{record.id}: failed, it loaded 'train.py', which was changed"
+
     @pytest.mark.slow
     def test_it_decides_everything_that_was_proposed(self, tmp_path: Path) -> None:
         study = prepared(tmp_path, keep=2 / 3)

@@ -231,3 +231,25 @@ def test_every_part_has_a_name(study: Study) -> None:
     assert not {"evaluation.test", "evaluation.alpha", "evaluation.pools"} & parts.keys()
     frozen = protocol.frozen_parts(study.candidate("base"), agreed, "0" * 64)
     assert not {"evaluation.test", "limits of return"} & frozen.keys()  # a baseline is not judged
+
+
+def test_who_has_no_verdict_is_shown_beside_nobody(tmp_path: Path) -> None:
+    study = measured(tmp_path)
+    add(study, "c2")
+    fake(study, "c2", "promotion", gain=40.0)
+    fake(study, "c2", "validation", gain=40.0)
+    rows = {row.name: row for row in standings(study.history(), study.contract().metrics.primary)}
+    assert rows["base"].mean == 100.0 and rows["c2"].mean == 140.0
+    assert [rows[name].rival_mean for name in ("base", "c2")] == [None, None]
+
+
+def test_who_had_no_effect_is_shown_beside_its_rival(tmp_path: Path) -> None:
+    study = measured(tmp_path, expected_candidates=4)
+    add(study, "base-again")  # by its name, its noise is that of the baseline
+    fake(study, "base-again", "promotion")
+    audit.audit(study, "base-again", "promotion", "agent")
+    assert verdict.judge(study, "base-again", "promotion", "agent").outcome == "no effect"
+    add(study, "c2")
+    fake(study, "c2", "promotion", gain=40.0)  # of whom nothing is shown beside the other
+    row = standings(study.history(), study.contract().metrics.primary)[1]
+    assert (row.name, row.rival, row.mean, row.rival_mean) == ("base-again", "base", 100.0, 100.0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from made_repositories import audit, code, put
 
+from assay.study.measure.extractors import series
 from assay.study.repo.audit import inspect
+from assay.study.repo.proposal import propose
 
 
 def metric(root: Path) -> str:
@@ -105,6 +108,18 @@ DECIDES = {
 def test_what_decides_has_many_names(tmp_path: Path, name: str) -> None:
     put(tmp_path, train_dot_py=LEARN + LOOP + DECIDES[name] + MAIN)
     assert metric(tmp_path) == name
+
+
+@pytest.mark.parametrize(("end", "last"), [("nan", math.nan), ("-inf", -math.inf), ("7.5", 7.5)])
+def test_what_is_printed_as_no_number_is_read_as_such(
+    tmp_path: Path, end: str, last: float
+) -> None:
+    put(tmp_path, train_dot_py=LEARN + LOOP + DECIDES["win rate"] + MAIN)
+    source = propose(inspect(tmp_path).adapter).metrics[0].source
+    assert source is not None and source.kind == "stdout"
+    (tmp_path / "stdout.log").write_text(f"win rate: 0.25\nwin rate: {end}\n")
+    points = series(source, tmp_path, tmp_path / "stdout.log")
+    assert [value for _, value in points] == pytest.approx([0.25, last], nan_ok=True)
 
 
 def test_what_an_evaluation_returns_comes_before_what_training_collects(tmp_path: Path) -> None:

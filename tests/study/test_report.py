@@ -340,6 +340,12 @@ class TestIncomplete:
         study.ledger.append("study.created", {}, actor="ada")
         assert "The contract cannot be used" in pages.report(study)
 
+    @pytest.mark.parametrize("text", ["", "a: [1\n"])
+    def test_a_contract_that_was_spoilt_after_a_verdict(self, winner: Study, text: str) -> None:
+        winner.contract_path.write_text(text)
+        found = page(winner)
+        assert "no learning curves" in found.text
+
     def test_a_contract_and_no_runs(self, tmp_path: Path) -> None:
         study = Study(tmp_path, "cartpole", "lr")
         study.path.mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +16,16 @@ from typer.testing import CliRunner
 
 from assay.cli.app import app
 from assay.study.agree.setup import assign
-from assay.study.files.contract import Contract, MetricSource
+from assay.study.files.contract import Contract, Metric, MetricSource
 from assay.study.files.documents import StudyError
 from assay.study.measure.discover import discover
+from assay.study.measure.extractors import extract
 from assay.study.record.study import open_study
+from assay.study.repo.proposal import ProposedParameter
 from assay.study.report.standings import answer, standings
 from assay.study.run import launcher, planning, recovery
 from assay.study.steps import candidates
+from assay.study.steps.start import bounds
 
 SCRIPT = '''"""Learn something quickly."""
 import argparse, csv, json, sys
@@ -318,6 +322,12 @@ def test_changes_are_named_after_what_they_change(tmp_path: Path) -> None:
     assert made.candidate("lr-0.003").change.parameters == {"lr": 0.003}
 
 
+@pytest.mark.parametrize("kind", ["int", "float"])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_there_is_no_range_around_what_is_not_finite(kind: str, value: float) -> None:
+    assert bounds(ProposedParameter(name="clip", kind=kind), value) is None
+
+
 class TestDiscover:
     def test_every_format_is_found_where_it_can_be_read_again(self, tmp_path: Path) -> None:
         run = tmp_path / "ppo__1__1731741234"
@@ -349,6 +359,23 @@ class TestDiscover:
         assert [w.last for key, w in printed.items() if "return" in key] == [13.5]
         (out / "a.csv").write_text("x\n1\n")
         assert [w.source.kind for w in discover(out, log)] == ["csv"]
+
+    @pytest.mark.parametrize("word", ["nan", "NaN", "-inf"])
+    def test_a_run_that_ends_with_no_number_is_not_read_as_its_last_one(
+        self, tmp_path: Path, word: str
+    ) -> None:
+        log = tmp_path / "stdout.log"
+        log.write_text("eval_return: 99.5\n")
+        (tmp_path / "out").mkdir()
+        (found,) = discover(tmp_path / "out", log)
+        log.write_text(f"eval_return: 99.5\neval_return: {word}\n")
+        with pytest.raises(StudyError, match="is not a number"):
+            extract(Metric(name="score", source=found.source), tmp_path / "out", log)
+
+    def test_a_step_that_some_rows_lack_orders_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2}\n{"eval_return": 5}\n')
+        found = {w.source.key: w.source.step for w in discover(tmp_path, tmp_path / "none")}
+        assert found == {"loss": "step", "eval_return": None}
 
     def test_nothing(self, tmp_path: Path) -> None:
         assert discover(tmp_path, tmp_path / "none") == []

@@ -26,12 +26,16 @@ class GitError(RunError):
 
 
 def git(
-    root: Path, *arguments: str, data: bytes | None = None, timeout: float | None = None
+    root: Path,
+    *arguments: str,
+    data: bytes | None = None,
+    timeout: float | None = None,
+    index: Path | None = None,
 ) -> str:
     """Run one Git command in `root` and return what it printed.
 
     `data` is what the command reads on its standard input; without a `timeout` in seconds it may
-    take for ever.
+    take for ever; `index` is a file that it uses in place of the repository's own.
 
     Raises:
         GitError: It failed or took too long; the message holds what Git printed.
@@ -39,6 +43,7 @@ def git(
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     environment |= {"GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": os.devnull}
+    environment |= {"GIT_INDEX_FILE": str(index)} if index else {}
     command = ["git", *_SAFE, "-C", str(root), *arguments]
     try:
         done = subprocess.run(

@@ -228,7 +228,12 @@ def check(call: Call) -> None:
     from assay.core.errors import EXIT_USER_ERROR
     from assay.study.agree import budget, checkout, interpreter, protocol
     from assay.study.agree.approvals import missing
-    from assay.study.agree.rules import refuse_network, refuse_placeholders, refuse_unguarded
+    from assay.study.agree.rules import (
+        refuse_network,
+        refuse_placeholders,
+        refuse_uncommitted,
+        refuse_unguarded,
+    )
     from assay.study.agree.scope import pinned
     from assay.study.judge import power
     from assay.study.run import gpus, planning
@@ -245,6 +250,7 @@ def check(call: Call) -> None:
     budget.refuse_small(agreed, trial_seconds(found))
     given = planning.environment(agreed, found.root)
     interpreter.refuse_missing(found.root, agreed, given)
+    refuse_uncommitted(found.root, agreed, found.history().base)
     if pinned(found.root):
         checkout.refuse_obstacles(found.root)
         interpreter.refuse_unmapped(found.root, agreed, given)

@@ -22,7 +22,11 @@ import yaml
 
 from assay.core.errors import nearest
 from assay.runs import ssh
-from assay.study.agree.rules import refuse_placeholders, refuse_unguarded
+from assay.study.agree.rules import (
+    refuse_placeholders,
+    refuse_uncommitted,
+    refuse_unguarded,
+)
 from assay.study.agree.scope import checked_out
 from assay.study.files.contract import APPROVALS, Approval, Contract
 from assay.study.files.documents import (
@@ -131,7 +135,8 @@ def approve(study: Study, item: str, by: str, key: Path | None = None) -> Approv
 
     Raises:
         StudyError: There is no such part, or no name, or what is to measure is not protected or
-            not filled in, or a signature is missing or not that of the person.
+            not filled in, or the commit lacks a file that runs need, or a signature is missing or
+            not that of the person.
     """
     if item not in APPROVALS:
         raise StudyError(f"There is no part '{item}' to approve.", nearest(item, APPROVALS))
@@ -146,6 +151,8 @@ def approve(study: Study, item: str, by: str, key: Path | None = None) -> Approv
         at = datetime.now(UTC).isoformat(timespec="seconds")
         base = History.read(writer.events()).base
         code = checked_out(study.root) if base is None else base  # the study's own, once it has one
+        if item == "baseline":
+            refuse_uncommitted(study.root, contract, base)
         part = digest(contract.part(item))
         approval = Approval(by=by.strip(), at=at, hash=part, commit=code)
         given, _ = standing(study, writer.events())

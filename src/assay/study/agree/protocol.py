@@ -27,6 +27,7 @@ from assay.study.record import kinds
 from assay.study.record.study import Study
 
 EXTRACTORS = f"{ROOT}/shared/metric_extractors"
+_CACHE = "__pycache__"
 _RULES = ("test", "looks")  # of the evaluation: a candidate is held to them
 _JUDGES = (*_RULES, "alpha", "power", "expected_candidates")  # what of it measures nothing
 _LIMITS = {  # of a metric: what judges it, or is only shown
@@ -179,6 +180,8 @@ def matching(root: Path, pattern: str) -> list[str]:
     if pattern.endswith("**"):
         pattern += "/*"
     paths = [p for p in root.glob(pattern) if p.is_symlink() or p.is_file()]
+    if _CACHE not in pattern:  # written by Python as it goes
+        paths = [p for p in paths if p.parent.name != _CACHE]
     return sorted(p.relative_to(root).as_posix() for p in paths)
 
 
@@ -209,8 +212,13 @@ def artifacts(out: Path) -> dict[str, str]:
 
 def evaluated_files(root: Path, agreed: Contract) -> list[Path]:
     """Return the files of the repository that the words of the evaluation command name."""
+    return named_files(root, agreed, agreed.evaluation.command)
+
+
+def named_files(root: Path, agreed: Contract, words: Iterable[str]) -> list[Path]:
+    """Return the files of the repository that words of a command name."""
     found, before = [], ""
-    for word in agreed.evaluation.command:
+    for word in words:
         names = [word]
         if before == "-m":
             names = [word.replace(".", "/") + end for end in (".py", "/__main__.py")]

@@ -8,8 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from assay.runs.git import GitError, git, repository
-from assay.study.agree.protocol import evaluated_files, matching
-from assay.study.agree.scope import changed_files
+from assay.study.agree import checkout
+from assay.study.agree.protocol import evaluated_files, matching, named_files, protected_files
+from assay.study.agree.scope import changed_files, checked_out
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import ROOT, StudyError
@@ -143,6 +144,52 @@ def refuse_dirty(root: Path, agreed: Contract) -> None:
             "assay study contract set 'experiment.exceptions.dirty-tree=WHY', and approve "
             "experiment.",
         )
+
+
+def refuse_uncommitted(root: Path, agreed: Contract, base: str | None) -> None:
+    """Refuse a contract that names files which no run would have: its commit lacks them.
+
+    Args:
+        root: The repository.
+        agreed: The contract.
+        base: The commit that the study's first candidate was registered on; None before that,
+            where it is the commit that is checked out; "" without Git.
+
+    Raises:
+        StudyError: Names the first file, and what to do.
+    """
+    commit = checked_out(root) if base is None else base
+    if not commit:
+        return
+    try:
+        held = checkout.entries(root, commit)
+    except GitError:
+        return  # a launch says that the commit is not here
+    inside = checkout.submodules(held)  # they hold files of their own
+    for path in _needed(root, agreed):
+        places = [path, *(place.as_posix() for place in PurePosixPath(path).parents)]
+        if path not in held and not any(place in inside for place in places):
+            raise StudyError(
+                f"Runs would not have '{path}', which the contract names: it is not in commit "
+                f"{commit[:12]}.",
+                "Commit it first; or, if Git is not to hold it, name it in baseline.untracked."
+                if base is None
+                else "All runs of this study have the code of that commit. Begin a new study on "
+                "the code that is here: assay study init --study NAME --activate.",
+            )
+
+
+def _needed(root: Path, agreed: Contract) -> list[str]:
+    """Return the files that commands name and that measure; without those that are linked in."""
+    commands = (*agreed.baseline.command, *agreed.evaluation.command)
+    words = [word for whole in commands for word in (whole, whole.partition("=")[2])]
+    words = [word for word in words if word and not PurePosixPath(word).is_absolute()]
+    top = root.resolve()
+    named = [path.relative_to(top).as_posix() for path in named_files(root, agreed, words)]
+    linked = [PurePosixPath(path) for path in agreed.baseline.untracked]
+    named = [path for path in named if not any(map(PurePosixPath(path).is_relative_to, linked))]
+    measuring = [path for path in protected_files(root, agreed) if not path.startswith(f"{ROOT}/")]
+    return [*named, *measuring]
 
 
 def refuse_network(agreed: Contract) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,6 +17,8 @@ from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract, Parameter
 from assay.study.files.documents import ROOT, StudyError
 from assay.study.record.study import Study
+
+_LINKS = re.compile(r"^new (?:file )?mode 1[26]0000$", re.MULTILINE)
 
 
 def pinned(root: Path) -> bool:
@@ -53,12 +57,39 @@ def changed_files(root: Path, patch: str) -> list[str]:
     return sorted(paths | set(re.findall(r"^rename from (.+)$", patch, flags=re.MULTILINE)))
 
 
+def refuse_unfit(root: Path, patch: str, commit: str) -> None:
+    """Refuse a patch that does not apply to a commit, or makes a link; nothing is changed.
+
+    Raises:
+        StudyError: No run could have it.
+    """
+    if _LINKS.search(patch):
+        raise StudyError("The patch makes a symbolic link or a submodule, which no run may have.")
+    with tempfile.TemporaryDirectory(prefix="assay-patch-") as place:
+        index = Path(place) / "index"
+        git(root, "read-tree", commit, index=index)
+        try:
+            git(root, "apply", "--cached", "--check", "-", data=patch.encode(), index=index)
+        except GitError as error:
+            raise does_not_apply(error) from None
+
+
+def does_not_apply(error: GitError) -> StudyError:
+    """Return the refusal of a patch that Git could not apply."""
+    return StudyError(
+        f"The patch does not apply: {error.message}",
+        "Make it again against the incumbent's commit, or HEAD where there is none.",
+    )
+
+
 def refuse_out_of_scope(root: Path, contract: Contract, paths: list[str]) -> None:
     """Refuse paths that the contract does not allow to be changed."""
     kept = set(protected_files(root, contract))
     for path in paths:
         if path == ROOT or path.startswith(f"{ROOT}/"):
             raise StudyError(f"'{path}' belongs to the study and may not be changed.")
+        if ".." in PurePosixPath(path).parts:
+            raise StudyError(f"'{path}' leaves the repository.", "Make the patch at its top.")
         field = guarded_by(contract, path)
         if path in kept or field:
             raise _protected(path, field)
@@ -164,6 +195,8 @@ def _wider(name: str, known: Parameter, value: Any) -> str:
     if known.kind != "choice":
         if not isinstance(value, int | float) or isinstance(value, bool):
             return "Give a number."
+        if not math.isfinite(value):
+            return "Give a finite number."
         assert known.low is not None
         change = f"{field}.{'low' if value < known.low else 'high'}={value:g}"
         if known.kind == "int" and isinstance(value, float):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core.errors import AssayError
+from assay.study.files.base import PRINTED
 from assay.study.files.contract import MetricSource
 from assay.study.measure.extractors import READERS, Series
 
@@ -76,22 +77,27 @@ def _in_file(path: Path, kind: str, pattern: str) -> Iterator[Written]:
     source = MetricSource.model_validate({"kind": kind, "path": pattern, "key": "any"})
     try:
         columns = READERS[kind][0](path, source)
+        step = next((axis for axis in _AXES if axis in columns), None)
+        step = step if kind in ("csv", "json", "jsonl") else None
+        source = source.model_copy(update={"step": step})
+        columns = READERS[kind][0](path, source) if step else columns
     except (OSError, ValueError, csv.Error, RecursionError, zipfile.BadZipFile, AssayError):
         return
     except ModuleNotFoundError:  # TensorBoard is an extra
         return
-    step = next((axis for axis in _AXES if axis in columns), None)
-    yield from _metrics(columns, source, step if kind in ("csv", "json", "jsonl") else None)
+    yield from _metrics(columns, source)
 
 
-def _metrics(columns: Series, source: MetricSource, step: str | None) -> Iterator[Written]:
+def _metrics(columns: Series, source: MetricSource) -> Iterator[Written]:
     for key, points in columns.items():
         values = [value for _, value in points if math.isfinite(value)]
-        if not values or key == step or not str(key).strip():
+        if not values or not str(key).strip():
             continue
+        whole = not any(math.isnan(step) for step, _ in points)  # some rows may lack their step
         reading = MetricSource(
-            kind=source.kind, path=source.path, key=str(key), step=step, reduce="last"
-        )
+            kind=source.kind, path=source.path, key=str(key),
+            step=source.step if whole else None, reduce="last",
+        )  # fmt: skip
         yield Written(reading, len(values), values[-1])
 
 
@@ -105,5 +111,5 @@ def _printed(log: Path) -> Iterator[Written]:
     except OSError:
         return
     for name, values in seen.items():
-        pattern = re.escape(name).replace(r"\ ", r"\s+") + r"\s*[:=|]\s*([-+0-9.eE]+)"
+        pattern = re.escape(name).replace(r"\ ", r"\s+") + rf"\s*[:=|]\s*{PRINTED}"
         yield Written(MetricSource(kind="stdout", path="", key=pattern), len(values), values[-1])

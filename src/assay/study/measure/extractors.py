@@ -96,7 +96,14 @@ def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
             f"The metric '{source.key}' is not in '{paths[0].name}'.",
             _known(source.key, found),
         )
-    return sorted(found[source.key], key=lambda point: point[0])
+    points = found[source.key]
+    if any(math.isnan(step) for step, _ in points):
+        raise StudyError(
+            f"'{paths[0].name}': a row of '{source.key}' has no number for '{source.step}', so "
+            "that the order of its values is not known.",
+            "Leave the metric's 'step' out where the rows stand in their order.",
+        )
+    return sorted(points, key=lambda point: point[0])
 
 
 def _known(key: str, found: Iterable[str]) -> str:
@@ -142,10 +149,10 @@ def reduce(points: list[Point], source: MetricSource) -> float:
     if source.reduce == "tail-mean":
         values = values[-max(1, round(len(values) * source.tail)) :]
         return sum(values) / len(values)
-    reducers: dict[str, Callable[[list[float]], float]] = {
+    reducers: dict[str, Callable[[list[float]], Any]] = {
         "last": lambda v: v[-1],
-        "max": max,
-        "min": min,
+        "max": np.max,  # of NaN as well, wherever it stands
+        "min": np.min,
         "mean": lambda v: sum(v) / len(v),
     }
     return float(reducers[source.reduce](values))

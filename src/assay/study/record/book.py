@@ -54,6 +54,11 @@ class _Over(Protocol):
     def reason(self) -> str: ...
 
 
+def never_started(run: _Over) -> bool:
+    """Return whether a run was lost before anybody could see a score of it."""
+    return run.outcome == "lost" and run.reason == kinds.UNSTARTED
+
+
 def losses(runs: Iterable[_Over]) -> list[list[str]]:
     """Return the runs that were lost, by occasion.
 
@@ -62,7 +67,7 @@ def losses(runs: Iterable[_Over]) -> list[list[str]]:
     """
     found: dict[str, list[str]] = {}
     for run in runs:
-        if run.outcome == "lost" and run.reason != kinds.UNSTARTED:
+        if run.outcome == "lost" and not never_started(run):
             together = run.reason.startswith(f"{kinds.SWITCHED} (")
             found.setdefault(run.reason if together else run.id, []).append(run.id)
     return list(found.values())

@@ -17,7 +17,7 @@ from assay.study.files.base import Phase, Status
 from assay.study.files.contract import Budget
 from assay.study.files.documents import StudyError
 from assay.study.record import kinds
-from assay.study.record.book import Book
+from assay.study.record.book import Book, never_started
 from assay.study.record.ledger import Event, Writer
 
 Scores = Mapping[int, float | None]  # of every training seed; None where its run failed
@@ -224,7 +224,8 @@ class History(Book):
 
     def exhausted(self, candidate: str, phase: Phase) -> set[int]:
         """Return the seeds that were lost as often as they may be run: they have no result."""
-        lost = Counter(r.seed for r in self.over(candidate, phase) if r.outcome == "lost")
+        over = (run for run in self.over(candidate, phase) if not never_started(run))
+        lost = Counter(run.seed for run in over if run.outcome == "lost")
         return {seed for seed, times in lost.items() if times >= kinds.MOST_LOST}
 
     def selected(

@@ -257,9 +257,14 @@ class Ledger:
         return events if (previous, place) == (head, size) else None
 
     def _lines(self) -> Iterator[bytes]:
-        if self.path.exists():
-            with open(self.path, "rb") as file:
-                yield from file
+        if not self.path.exists():
+            return
+        try:
+            file = open(self.path, "rb")
+        except OSError as error:  # a directory, or another user's file
+            raise LedgerError(*run_error(error, f"read the ledger '{self.path}'").args) from None
+        with file:
+            yield from file
 
 
 class Writer:

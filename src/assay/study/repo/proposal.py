@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from assay.study.files.base import Direction, Part
+from assay.study.files.base import PRINTED, Direction, Part
 from assay.study.files.contract import MetricSource
 from assay.study.files.records import Adapter, Answer
 from assay.study.repo.answers.metrics import is_outcome
@@ -24,7 +24,6 @@ _SOURCES = {  # where the files of a sink usually are
 }
 _HELD_OUT = {"eval", "evaluation", "evaluate", "test", "val", "validation", "success", "solved"}
 _REWARDS = {"reward", "rewards", "rew", "return", "returns", "ret"}
-_NUMBER = r"([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?)"
 
 
 class ProposedCommand(Part):
@@ -133,5 +132,5 @@ def _source(name: str, sinks: list[str]) -> MetricSource | None:
             return MetricSource.model_validate(values)
     if "stdout" not in sinks:
         return None
-    key = rf"{re.escape(name)}\s*[:=]?\s*{_NUMBER}"
+    key = rf"{re.escape(name)}\s*[:=]?\s*{PRINTED}"
     return MetricSource(kind="stdout", key=key, reduce="tail-mean")

@@ -46,7 +46,7 @@ _NEXT: Mapping[Class, str] = {
     "blocked": "Remove the obstacle of the machine, and run the seed again; the candidate did not "
     "fail.",
     "lost": "Run the seed again: what ended it came from outside.",
-    "crashed": "Read the log below, correct the candidate, and propose it again.",
+    "crashed": "Read its log, correct the candidate, and propose it again.",
     "incomplete": "Look for the metric with `assay study metrics --out DIR`, and correct its source"
     " in the contract.",
     "unstable": "Lower the step size or clip, as a new candidate; the findings name the metric.",

@@ -71,9 +71,11 @@ def _standing(
         return plain
     seen: Mapping[str, Any] = {}
     rival, seeds = "", None
-    if given is not None and given.data["phase"] == phase and given.data.get("comparison"):
-        seen, rival = given.data["comparison"], str(given.data.get("rival", ""))
-        seeds = given.data.get("seeds")  # the effect is that of these, whatever was run since
+    if given is not None and given.data["phase"] == phase:
+        seen, rival = given.data.get("comparison") or {}, str(given.data.get("rival", ""))
+        # The effect is that of these, whatever was run since.
+        seeds = given.data.get("seeds") or None
+    theirs = _scores(history, rival, phase, metric.name, seeds) if rival else []
     arm = _scores(history, name, phase, metric.name, seeds)
     return dataclasses.replace(
         plain,
@@ -82,7 +84,7 @@ def _standing(
         failed=arm.count(None),
         mean=_mean(arm),
         rival=rival,
-        rival_mean=_mean(_scores(history, rival, phase, metric.name, seeds)),
+        rival_mean=_mean(theirs),
         effect=seen.get("effect"),
         low=seen.get("low"),
         high=seen.get("high"),

@@ -259,8 +259,9 @@ def _curve_blocks(facts: Facts, judgement: Judgement) -> list[Block]:
 
 
 def _series(facts: Facts, run: str) -> list[Point]:
+    if facts.agreed is None:
+        return []  # a contract that cannot be read names no metric
     if run not in facts.series:
-        assert facts.agreed is not None
         place = facts.study.path / "runs" / run
         points = monitor.points_of(facts.agreed.metrics.primary, place)
         facts.series[run] = [p for p in points if math.isfinite(p[0]) and math.isfinite(p[1])]

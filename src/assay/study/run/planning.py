@@ -17,7 +17,7 @@ from assay.study.files.base import POOLS, Phase
 from assay.study.files.candidate import Candidate
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
-from assay.study.record.book import DECIDED
+from assay.study.record.book import DECIDED, never_started
 from assay.study.record.history import OVER, History
 from assay.study.record.kinds import DECIDING, MOST_LOST
 from assay.study.record.study import Study
@@ -265,12 +265,13 @@ def _run_name(history: History, candidate: Candidate, phase: Phase, seed: int) -
     Raises:
         StudyError: The seed has a result, or is under way: results are not thrown again.
     """
-    name, attempts = candidate.id, 0
+    name, attempts, counted = candidate.id, 0, 0
     again = ("lost", "failed", "killed") if candidate.kind == "baseline" else ("lost",)
     for run in history.of_candidate(name):
         if (run.phase, run.seed) != (phase, seed):
             continue
         attempts += 1
+        counted += not never_started(run)
         if run.ended is None:
             raise StudyError(
                 f"Run '{run.id}' is under way.",
@@ -282,9 +283,9 @@ def _run_name(history: History, candidate: Candidate, phase: Phase, seed: int) -
                 f"'{run.id}': {run.outcome}); a seed is not run again.",
                 "Use another seed of the pool.",
             )
-    if phase in DECIDING and attempts >= MOST_LOST:
+    if phase in DECIDING and counted >= MOST_LOST:
         raise StudyError(
-            f"Seed {seed} of '{name}' was lost or failed {attempts} times in the {phase} phase.",
+            f"Seed {seed} of '{name}' was lost or failed {counted} times in the {phase} phase.",
             "Find out why; a seed is not repeated until its result is liked.",
         )
     taken = history.reserved

@@ -23,6 +23,7 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,6 +60,7 @@ from assay.study.run.worktree import collect, worktree
 
 GRACE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 2.0
+_NO_SPACE = 2**20  # bytes
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -120,7 +122,7 @@ def supervise(study: Study, run: str, between: Callable[[str], None] = lambda st
                     if outcome == "done":
                         guard.end(tree, training, pinned)
                 if outcome == "done" and exit_code:
-                    outcome, reason = _ended_badly(exit_code, training)
+                    outcome, reason = _ended_badly(exit_code, training, place)
                 if outcome == "done" and guard.found:
                     outcome, reason = "failed", guard.found[0]
                 if outcome != "done":
@@ -264,13 +266,16 @@ def _watch(
     return ("killed", over) if over else ("done", "")
 
 
-def _ended_badly(exit_code: int, training: bool) -> tuple[str, str]:
+def _ended_badly(exit_code: int, training: bool, place: Path) -> tuple[str, str]:
     """Return the outcome of a process that failed, or that somebody else killed, and why.
 
     Assay did not end it. What its own fault ends (a segmentation fault, an abort) has failed; what
-    comes from outside (out of memory, a reboot, a person's kill) is not a result of the candidate.
+    comes from outside (out of memory or disk, a reboot, a person's kill) is not a result of the
+    candidate.
     """
     what = "it" if training else "its evaluation"
+    if shutil.disk_usage(place).free < _NO_SPACE:
+        return "lost", f"{what} exited with {exit_code}, and the disk is full"
     if -exit_code not in _FROM_OUTSIDE:
         return "failed", f"{what} exited with {exit_code}"
     name = signal.Signals(-exit_code).name

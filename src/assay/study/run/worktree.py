@@ -15,7 +15,12 @@ from pathlib import Path, PurePosixPath
 from assay.runs.git import GitError, git
 from assay.study.agree import checkout
 from assay.study.agree.protocol import protected_files
-from assay.study.agree.scope import changed_files, refuse_out_of_scope, require_repository
+from assay.study.agree.scope import (
+    changed_files,
+    does_not_apply,
+    refuse_out_of_scope,
+    require_repository,
+)
 from assay.study.files.contract import Contract
 from assay.study.files.documents import ROOT, StudyError
 from assay.study.record.study import Study
@@ -118,10 +123,7 @@ def _apply(place: Path, patch: str) -> None:
     try:
         git(place, "apply", "--index", "-", data=patch.encode())
     except GitError as error:
-        raise StudyError(
-            f"The patch does not apply: {error.message}",
-            "Make it again against the incumbent's commit, or HEAD where there is none.",
-        ) from None
+        raise does_not_apply(error) from None
 
 
 def collect(place: Path, globs: Sequence[str], out: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,7 +26,8 @@ Action = Literal[
     "discard",
 ]  # fmt: skip
 PERSONAL = ("debug", "extend", "discard")  # a person has to think first
-AA, GAPS = "aa-test", "failed-baseline"  # exceptions of the contract
+AA, GAPS, SEEDS = "aa-test", "failed-baseline", "equal-seeds"  # exceptions of the contract
+_FEWEST_ALIKE = 3  # seeds
 _UNREMARKABLE = 2.5  # standard errors; no t-test calls less than 2.57 significant at 1 %
 
 
@@ -94,20 +95,54 @@ def _uncapitalised(text: str) -> str:
 
 
 def voided(study: Study, book: Book, agreed: Contract) -> Step | None:
-    """Return what makes all evidence so far useless: results are measured differently now."""
+    """Return what makes all evidence so far useless.
+
+    Results are measured differently now, or seeds change nothing.
+    """
     names = book.baselines()
     told = book.measures.get(names[0]) if names else None
     if not told:
         return None
     odd = protocol.differing(told, protocol.measures(study.root, agreed))
     if not odd:
-        return None
+        return None if SEEDS in agreed.experiment.exceptions else _seedless(study, book, names[0])
     name, what = names[0], f"{', '.join(odd)} changed after {names[0]} was registered"
     if any(run.phase in DECIDING for run in book.of(name)):
         reason = f"{what}, so that its runs count for nothing; put it back, or {_instead(name)}"
     else:
         reason = f"{what}; put it back, or register it again (assay study validate {name})"
     return Step("debug", reason, name)
+
+
+def _seedless(study: Study, book: Book, name: str) -> Step | None:
+    """Return a step if all runs of a baseline are the same, files included, whatever their seed.
+
+    Scores alone prove nothing: a task may be solved, or never solved, with every seed.
+    """
+    runs = [r for r in book.of(name) if r.phase in DECIDING and r.outcome == "done"]
+    seeds = sorted({run.seed for run in runs})
+    scores = [book.scores.get(run.id) for run in runs]
+    if len(seeds) < _FEWEST_ALIKE or any(score != scores[0] for score in scores):
+        return None
+    try:
+        written = [_written(study, run.id) for run in runs]
+    except (StudyError, OSError):  # files that are gone say nothing
+        return None
+    if any(files != written[0] for files in written):
+        return None
+    reason = (
+        f"{name} scored the same and wrote the same on seeds {seeds}: the seed changes nothing, "
+        "and one measurement would count as many. Have the command pass the seed on, and "
+        f"{_instead(name)}; or have the script use it, commit that, and begin a new study (assay "
+        f"study start --study NAME --activate). Or have it waived (exception '{SEEDS}')"
+    )
+    return Step("debug", reason, name)
+
+
+def _written(study: Study, run: str) -> Mapping[str, str]:
+    """Return the hashes of what a run wrote; of one that wrote no files, of what it printed."""
+    place = study.path / "runs" / run / "stdout.log"
+    return study.run(run).artifacts or {place.name: protocol.fingerprint(place)}
 
 
 def _baseline(book: Book, agreed: Contract, name: str, phases: Sequence[Phase]) -> list[Step]:

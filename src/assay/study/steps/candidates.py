@@ -7,7 +7,7 @@ from typing import Any
 
 from assay.study.agree import budget, protocol, scope
 from assay.study.agree.approvals import require_same_code
-from assay.study.agree.rules import refuse_network, refuse_unreflected
+from assay.study.agree.rules import refuse_network, refuse_uncommitted, refuse_unreflected
 from assay.study.agree.scope import checked_out
 from assay.study.files.base import Status
 from assay.study.files.candidate import BudgetRequest, Candidate
@@ -132,6 +132,9 @@ def validate(study: Study, name: str, actor: str) -> str:
     history = study.history()
     base, parameters = standing(study, history, agreed)
     require_same_code(history, base if history.base is None else "")
+    refuse_uncommitted(study.root, agreed, history.base)
+    if candidate.change.patch:
+        scope.refuse_unfit(study.root, candidate.change.patch, base)
     parameters |= candidate.change.parameters
     planning.command(agreed, 0, study.path, parameters)
     request, total = candidate.budget, agreed.budget

@@ -139,8 +139,8 @@ class Loop:
             del self._running[run]
             name = self.study.contract().metrics.primary.name
             value = record.metrics.get(name)
-            seen = f"{name} {value:.4g}" if value is not None else record.reason
-            self.say(f"{run}: {record.outcome}, {seen}")
+            seen = f"{name} {value:.4g}" if value is not None else ""
+            self.say(f"{run}: {record.outcome}, {record.reason or seen}")
             if record.outcome == "failed":
                 self.say(recovery.log_tail(self.study.path / "runs" / run))
 

@@ -67,6 +67,9 @@ def _admissible(study: Study, agreed: Contract, candidate: Candidate) -> Iterato
     try:
         scope.refuse_scope(study, agreed, candidate)
         rules.refuse_unreflected(study, agreed, candidate)
+        if candidate.change.patch:
+            base, _ = candidates.standing(study, study.history(), agreed)
+            scope.refuse_unfit(study.root, candidate.change.patch, base)
     except AssayError as error:
         yield Finding("inside the contract", "stop", error.message)
         return

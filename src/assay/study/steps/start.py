@@ -6,6 +6,7 @@ far candidates may move a setting is proposed from its type and the value that r
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -423,7 +424,7 @@ def bounds(one: ProposedParameter, value: Any) -> dict[str, Any] | None:
     if one.choices:
         return {"kind": "choice", "choices": list(one.choices)}
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or value <= 0 or name in _NO_CHANGE:
+    if not number or not 0 < value < math.inf or name in _NO_CHANGE:
         return None  # switches are often other tasks, renderers or loggers
     if one.kind == "int" or (one.kind != "float" and isinstance(value, int)):
         return {"kind": "int", "low": max(1, int(value) // 8), "high": int(value) * 8}
