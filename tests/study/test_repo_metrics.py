@@ -117,7 +117,8 @@ def test_what_is_printed_as_no_number_is_read_as_such(
     put(tmp_path, train_dot_py=LEARN + LOOP + DECIDES["win rate"] + MAIN)
     source = propose(inspect(tmp_path).adapter).metrics[0].source
     assert source is not None and source.kind == "stdout"
-    (tmp_path / "stdout.log").write_text(f"win rate: 0.25\nwin rate: {end}\n")
+    # Words that only begin like one are no numbers.
+    (tmp_path / "stdout.log").write_text(f"win rate info\nwin rate: 0.25\nwin rate: {end}\n")
     points = series(source, tmp_path, tmp_path / "stdout.log")
     assert [value for _, value in points] == pytest.approx([0.25, last], nan_ok=True)
 

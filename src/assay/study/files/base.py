@@ -20,7 +20,7 @@ VERSION = 1
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 # The group of a pattern for a printed number. What stands for none belongs to it: a run that ends
 # with nan has not scored what it printed before.
-PRINTED = r"([-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|NaN|inf))"
+PRINTED = r"([-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:nan|NaN|inf)\b))"
 _HIDDEN = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069]"
 )
