@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -18,6 +19,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import assay
 from assay.api import evaluation_vector
@@ -709,6 +711,34 @@ def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
             "dqn", "CartPole-v1", env_steps=100, learning_starts=100, preset=False, root=tmp_path
         )
     assert not list(tmp_path.iterdir())
+
+
+def arithmetic_threads() -> dict[str, int]:
+    """Return how many threads torch and each library behind NumPy use."""
+    libraries = threadpool_info()
+    found = {one["filepath"]: one["num_threads"] for one in libraries if one["user_api"] == "blas"}
+    return found | {"torch": torch.get_num_threads()}
+
+
+@pytest.mark.parametrize(("threads", "used"), [(0, 1), (2, 2)])
+@pytest.mark.parametrize("broken", [False, True])
+def test_threads_are_of_torch_and_numpy_and_only_while_a_run_trains(
+    train: Train, threads: int, used: int, broken: bool
+) -> None:
+    seen = []
+
+    def look(event: Any) -> None:
+        seen.append(arithmetic_threads())
+        if broken:
+            raise RuntimeError("a callback that fails")
+
+    with threadpool_limits(3, user_api="blas"):
+        before = arithmetic_threads()
+        assert len(before) > 1 and 3 in before.values()
+        with pytest.raises(RuntimeError, match="fails") if broken else contextlib.nullcontext():
+            train("threads", threads=threads, callbacks=[look])
+        assert arithmetic_threads() == before
+    assert seen and {*seen[0].values()} == {used}
 
 
 def test_what_cannot_be_learned_leaves_no_environment_open(tmp_path: Path) -> None:

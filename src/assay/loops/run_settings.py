@@ -32,7 +32,9 @@ class RunSettings(Model):
     compile: Literal["auto"] | bool = Field(
         "auto", description="Compile optimizer steps: yes, no, or as soon as that costs no time."
     )
-    threads: int = Field(0, ge=0, description="Torch threads; 0 chooses by the network.")
+    threads: int = Field(
+        0, ge=0, description="Threads of torch and NumPy; 0 chooses by the network."
+    )
     backend: Literal["auto", "native", "vector", "sync", "processes"] = Field(
         "auto", description="How environments are run in parallel."
     )

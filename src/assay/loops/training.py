@@ -24,6 +24,7 @@ from assay.core.config import Model, UnusedSettingError, parse
 from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.images import has_large_images
 from assay.core.presets import preset
+from assay.core.threads import use_threads
 from assay.core.types import Clock, State, tree_leaves
 from assay.envs.space_codec import space_to_state
 from assay.envs.start_check import check_ends
@@ -170,16 +171,16 @@ class Training:
         self.clock = settings.clock()
         count = settings.num_envs if isinstance(settings, OnlineSettings) else None
         self.env = run_vector(config, env, count)
-        self._threads_before = torch.get_num_threads()
+        threads = settings.threads or _threads(self.env.spaces.observation)
+        self._restore_threads = use_threads(threads)
         try:
-            torch.set_num_threads(settings.threads or _threads(self.env.spaces.observation))
             check_ends(self.env)
             self.algorithm = build_algorithm(config, self.env.spaces, self.clock)
             self.compiling = BackgroundCompile(self.algorithm, config, self._spaces())
             self.loop = make_loop(self.algorithm, self.env, settings, expert, reward)
             self.sinks = make_sinks(settings.sinks, run, config.to_dict())
         except BaseException:
-            torch.set_num_threads(self._threads_before)
+            self._restore_threads()
             if env is None:  # else it is the caller's, who may try again with it
                 self.env.close()
             raise
@@ -420,7 +421,7 @@ class Training:
 
     def _close(self) -> None:
         with contextlib.ExitStack() as stack:  # each of them, whatever the others raise
-            stack.callback(torch.set_num_threads, self._threads_before)
+            stack.callback(self._restore_threads)
             stack.callback(self.compiling.close, finished=self.clock.is_over)
             stack.callback(self.run_directory.unlock)
             stack.callback(self.env.close)

@@ -18,6 +18,7 @@ from torch import nn
 from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError
+from assay.core.threads import use_threads
 from assay.core.types import State
 from assay.core.wording import counted
 from assay.loops.divergence import divergence_fix
@@ -67,7 +68,7 @@ class Learner:
         """
         spec = read_spec(start.spec)
         self.settings = settings = read_settings(start.settings)
-        torch.set_num_threads(settings.threads)
+        use_threads(settings.threads)
         self.layout, self.canonical = Layout(spec), Canonical(spec)
         config = configure(spec, settings)
         seed = config.run.seed

@@ -28,7 +28,7 @@ class LearnerSettings(Model):
         1, ge=0, description="What the seeds of policies come from whose specs give none."
     )
     device: str = Field("cpu", description="cpu, or the GPU that is lent: cuda or cuda:N.")
-    threads: int = Field(1, ge=1, description="Torch threads.")
+    threads: int = Field(1, ge=1, description="Threads of torch and NumPy.")
     compile: Literal["auto"] | bool = Field(
         False, description="Compile optimizer steps: yes, no, or where that is possible."
     )
