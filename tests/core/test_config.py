@@ -96,6 +96,7 @@ class Unions(Model):
         ({"checked": -1}, ["checked=-1: expected a number above 0, or auto"]),
         ({"mode": 3}, ["mode=3: input should be 'auto' or a valid boolean"]),
         ({"widths": "64"}, ["widths='64': expected a list, such as [a, b]"]),
+        ({"widths": 64}, ["widths=64: expected a list, such as [64]"]),
         ({"optional": -1.0}, ["optional=-1.0: input should be greater than 0"]),
         (
             {"plain": "x", "optional": 0.0},

@@ -138,7 +138,6 @@ def _by_setting(model: type[Model], errors: Sequence[Any]) -> list[list[Any]]:
 
 # What pydantic calls by Python's names.
 _PLAIN = {
-    "tuple_type": "expected a list, such as [a, b]",
     "dict_type": "expected names with values, such as {name: value}",
     "path_type": "expected the path of a file",
 }
@@ -158,6 +157,11 @@ def _line(model: type[Model], items: list[Any]) -> str:
         return f"{place}={item['input']!r}: {same.lower()}{' or '.join(wanted)}"
     reason = str(item["msg"]).removeprefix("Value error, ")
     reason = _PLAIN.get(item["type"], reason[0].lower() + reason[1:])
+    if item["type"] == "tuple_type":
+        given = item["input"]
+        reason = (
+            f"expected a list, such as {[given] if isinstance(given, (int, float)) else '[a, b]'}"
+        )
     if item["type"] == "too_short":
         reason = f"expected a list of {item['ctx']['min_length']} or more"
     # An error about several settings together does not need to repeat all their values.
