@@ -340,14 +340,14 @@ class TestDiscover:
         assert set(found) == {"return", "a.score", "loss"}
         curve = found["return"]
         assert (curve.source.path, curve.source.step) == ("**/progress.csv", "step")
-        assert (curve.points, curve.last) == (2, 3.5)
+        assert curve.values == (2.5, 3.5)
         assert found["a.score"].source.path == "**/result_*.json"
 
     def test_files_of_one_name_are_told_apart(self, tmp_path: Path) -> None:
         for place, value in (("train", 1), ("eval", 9)):
             (tmp_path / place).mkdir()
             (tmp_path / place / "log.csv").write_text(f"return\n{value}\n")
-        found = {w.source.path: w.last for w in discover(tmp_path, tmp_path / "none")}
+        found = {w.source.path: w.values[-1] for w in discover(tmp_path, tmp_path / "none")}
         assert found == {"eval/log.csv": 9, "train/log.csv": 1}
 
     def test_what_is_printed_counts_only_without_files(self, tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ class TestDiscover:
         out = tmp_path / "out"
         out.mkdir()
         printed = {w.source.key: w for w in discover(out, log)}
-        assert [w.last for key, w in printed.items() if "return" in key] == [13.5]
+        assert [w.values[-1] for key, w in printed.items() if "return" in key] == [13.5]
         (out / "a.csv").write_text("x\n1\n")
         assert [w.source.kind for w in discover(out, log)] == ["csv"]
 

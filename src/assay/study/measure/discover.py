@@ -30,8 +30,7 @@ class Written:
     """A metric that a run wrote."""
 
     source: MetricSource
-    points: int
-    last: float
+    values: tuple[float, ...]
 
 
 def discover(out: Path, log: Path) -> list[Written]:
@@ -98,7 +97,7 @@ def _metrics(columns: Series, source: MetricSource) -> Iterator[Written]:
             kind=source.kind, path=source.path, key=str(key),
             step=source.step if whole else None, reduce="last",
         )  # fmt: skip
-        yield Written(reading, len(values), values[-1])
+        yield Written(reading, tuple(values))
 
 
 def _printed(log: Path) -> Iterator[Written]:
@@ -112,4 +111,4 @@ def _printed(log: Path) -> Iterator[Written]:
         return
     for name, values in seen.items():
         pattern = re.escape(name).replace(r"\ ", r"\s+") + rf"\s*[:=|]\s*{PRINTED}"
-        yield Written(MetricSource(kind="stdout", path="", key=pattern), len(values), values[-1])
+        yield Written(MetricSource(kind="stdout", path="", key=pattern), tuple(values))
