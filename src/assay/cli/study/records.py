@@ -37,12 +37,16 @@ def next_step(call: Call) -> None:
 
 @on_study
 def status(call: Call) -> None:
-    """Show a study: the answer so far, scores and effects, approvals, budget, active runs."""
+    """Show a study: the answer so far, scores and effects, approvals, budget, active runs.
+
+    Exit code 2 if its ledger is damaged.
+    """
     from assay.study.agree.approvals import unapproved
     from assay.study.files.contract import placeholders
     from assay.study.files.documents import read_yaml
     from assay.study.record import kinds
     from assay.study.record.history import History
+    from assay.study.record.ledger import WAY_OUT
     from assay.study.report.standings import answer, standings
     from assay.study.run import recovery
 
@@ -100,6 +104,7 @@ def status(call: Call) -> None:
         lines.append(output.table(columns, [_standing_row(row) for row in rows]))
         lines += [f"{row.name} is {row.state}: {row.reason}" for row in rows if row.reason]
     call.show(facts, [*lines, *(f"running:   {run}" for run in history.under_way)])
+    found.refuse_damage(reading.problems, WAY_OUT)
 
 
 def _standing_row(row: Standing) -> tuple[str, ...]:

@@ -36,6 +36,10 @@ _TORN = "the last line is half-written"
 _LOOKS = 20
 _LOOK_SECONDS = 0.05
 _decode = json.JSONDecoder().raw_decode  # what `json.loads` calls, without its detours
+WAY_OUT = (
+    "See all damage with `assay study verify`. Put ledger.jsonl back as it was, from a backup or a "
+    "commit; until then nothing is launched or decided."
+)
 
 
 class LedgerError(AssayError):
@@ -162,7 +166,7 @@ class Ledger:
             if event is None or reason is not None:
                 raise LedgerError(
                     f"The ledger '{self.path}' is damaged in line {number}: {reason}.",
-                    "Run `assay study verify` to see all damage; nothing is decided on it.",
+                    WAY_OUT,
                 )
             previous = Head(event.seq, event.hash)
             yield event
@@ -339,7 +343,7 @@ def _tail(file: BinaryIO, path: Path) -> tuple[Head, int]:
             if event is None or reason is not None:
                 raise LedgerError(
                     f"The last line of the ledger '{path}' is damaged: {reason}.",
-                    "Run `assay study verify` to see all damage; nothing can be appended to it.",
+                    WAY_OUT,
                 )
             return Head(event.seq, event.hash), start + end + 1
     return Head(), 0

@@ -37,7 +37,16 @@ from assay.study.files.records import Adapter, LedgerFile, Registry, RunRecord, 
 from assay.study.record import kinds
 from assay.study.record.book import Book
 from assay.study.record.history import History, Transaction
-from assay.study.record.ledger import Event, GitRef, Head, Ledger, LedgerError, Problem, Reading
+from assay.study.record.ledger import (
+    WAY_OUT,
+    Event,
+    GitRef,
+    Head,
+    Ledger,
+    LedgerError,
+    Problem,
+    Reading,
+)
 
 ASIDE = "migrating"  # where files are while they move out of the flat layout
 FLAT = ("contract.yaml", "ledger.jsonl", "state.json")  # what stood there once
@@ -267,7 +276,7 @@ class Study:
                 if broken:
                     raise LedgerError(
                         f"The ledger of {self.task}/{self.name} is damaged, {broken[0]}.",
-                        "Run `assay study verify`; its head is not noted until it is repaired.",
+                        WAY_OUT,
                     )
                 book = Book.read(reading.events)
             if not book.anchored and self.ref.note(book.head):
