@@ -188,11 +188,10 @@ def set_fields(
     ],
 ) -> None:
     """Set fields of the contract; approvals of the parts that change are void."""
-    from assay.core.config import parse_assignments
     from assay.study.agree.scope import overlaps
     from assay.study.agree.setup import assign
 
-    given = parse_assignments(fields)
+    given = common.assignments(fields)
     found = call.read()
     lack = assign(found, given)
     odd = [] if lack else overlaps(found.root, found.contract())
