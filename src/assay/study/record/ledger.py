@@ -142,7 +142,8 @@ class Ledger:
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                file = open(self.path, "r+b" if self.path.exists() else "x+b")
+                # Unbuffered: what could not be written would be written again as it is closed.
+                file = open(self.path, "r+b" if self.path.exists() else "x+b", buffering=0)
             except OSError as error:
                 raise self.unwritable(error) from None
             with file:
@@ -310,8 +311,9 @@ class Writer:
         hashed = hashlib.sha256(body).hexdigest()
         end = self._file.seek(0, os.SEEK_END)
         try:
-            self._file.write(body[:-1] + _HASH_KEY + hashed.encode() + b'"}\n')
-            self._file.flush()
+            line = body[:-1] + _HASH_KEY + hashed.encode() + b'"}\n'
+            while line:
+                line = line[self._file.write(line) :]
             os.fsync(self._file.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):  # else the next writer takes the torn line off
