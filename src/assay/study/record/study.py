@@ -283,10 +283,15 @@ class Study:
                 facts = {"ref": self.ref.name}
                 book.add(transaction.append(kinds.ANCHORED, facts, actor="assay"))
             state = book.state(self.task, self.name, self._file())
-            write_json_document(self.path / "state.json", state)
             told = _told(state)
+            # First, since what state.json says is not noted again.
             if book.anchored and not self.ref.note(book.head, told, continues=continues):
-                raise StudyError(f"Git refused to note the ledger's head in {self.ref.name}.")
+                raise StudyError(
+                    f"Git cannot note the ledger's head in {self.ref.name}; the ledger is whole.",
+                    "Free some space if the disk is full, see that .git can be written to, and "
+                    "run `assay study status`, which notes it.",
+                )
+            write_json_document(self.path / "state.json", state)
 
     def anchor_again(self, actor: str, why: str) -> None:
         """Note the ledger's head in the Git ref again, after the ref was lost.
