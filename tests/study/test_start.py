@@ -390,12 +390,12 @@ def test_a_failed_run_shows_the_end_of_its_log(tmp_path: Path) -> None:
     recovery.wait(made, run, 300)
     text = recovery.log_tail(made.path / "runs" / run)
     assert "stdout.log" in text and "| trained without secrets" in text
-    rows = standings(made.history(), made.contract().metrics.primary)
+    rows = standings(made.history(), made.contract())
     assert [(row.name, row.phase, row.mean) for row in rows] == [
         ("c1", "", None),
         ("c2", "short", 102.0),
     ]
-    assert "c1, c2 not decided" in answer(rows, "", made.contract().metrics.primary)
+    assert "c1, c2 not decided" in answer(rows, "", made.contract())
 
 
 BESIDE = '''"""Train a policy; the reward goes to runs/NAME, as in many scripts."""

@@ -62,7 +62,7 @@ def status(call: Call) -> None:
     found.label(history)
     problems = [str(problem) for problem in reading.problems]
     metric = agreed.metrics.primary if agreed else None
-    rows = standings(history, metric)
+    rows = standings(history, agreed)
     reasons = unapproved(agreed, history.approvals) if agreed else {}
     stopped = (found.path / kinds.STOP).exists()
     used, limits = history.usage, agreed.budget if agreed else None
@@ -108,10 +108,9 @@ def status(call: Call) -> None:
 
 
 def _standing_row(row: Standing) -> tuple[str, ...]:
-    seeds = f"{row.seeds}" + (f", {row.failed} failed" if row.failed else "")
     return (
-        row.name, row.state, row.phase or "-", seeds, number(row.mean), number(row.rival_mean),
-        row.effect_text() or "-",
+        row.name, row.state, row.phase or "-", row.seeds_text(), number(row.mean),
+        number(row.rival_mean), row.effect_text() or "-",
     )  # fmt: skip
 
 

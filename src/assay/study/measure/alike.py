@@ -53,7 +53,8 @@ def alike(metric: Metric, places: Mapping[int, Path]) -> list[int]:
 def _one_of_few(value: float) -> bool:
     """Return whether a value is a mean of whole numbers, to the digits that it was written with."""
     digits = 10.0 ** -len(repr(value).partition(".")[2])
-    single = abs(value) * 1e-7 if float(np.float32(value)) == value else 0.0
+    with np.errstate(over="ignore"):
+        single = abs(value) * 1e-7 if float(np.float32(value)) == value else 0.0
     nearest = Fraction(value).limit_denominator(EPISODES)
     return abs(value - float(nearest)) <= max(digits, single)
 
