@@ -61,6 +61,13 @@ class TestMetrics:
         (tmp_path / "out/metrics.jsonl").write_text('{"return": 1.0}\n')
         assert told("metrics", "--out", tmp_path / "out")[0]["value"] == 1.0
 
+    def test_what_is_there_twice_is_named(self, repository: Path, tmp_path: Path) -> None:
+        source = '{kind: stdout, key: "return: (.+)"}'
+        study("contract", "set", f"metrics.primary.source={source}")
+        (tmp_path / "stdout.log").write_text("return: 1\nbest return: 2\n")
+        said = study("metrics", "--out", tmp_path)
+        assert said.count("Warning") == 1 and "'return: 1' and 'best return: 2'" in said
+
 
 class TestDiscarded:
     def test_a_draft_that_was_discarded_is_not_called_rejected(self, repository: Path) -> None:

@@ -94,7 +94,9 @@ def _artifacts(study: Study, agreed: Contract, mine: Runs) -> AuditCheck:
             if not same:
                 detail = f"{metric.name} of run {run.id} was {recorded} and is now {now}"
                 return _check(name, False, detail)
-    return _check(name, True, counted(len(mine), "run"))
+    done = [study.path / "runs" / run.id for run in mine if run.outcome == "done"]
+    doubts = [extractors.doubt(agreed.metrics.primary, p / "out", p / "stdout.log") for p in done]
+    return _check(name, True, "; ".join([counted(len(mine), "run"), *filter(None, doubts[:1])]))
 
 
 def _protocol(
