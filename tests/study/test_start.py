@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from study_samples import make_study
+from test_extractors import history, wandb_bytes
 from typer.testing import CliRunner
 
 from assay.cli.app import app
@@ -342,6 +343,14 @@ class TestDiscover:
         assert (curve.source.path, curve.source.step) == ("**/progress.csv", "step")
         assert curve.values == (2.5, 3.5)
         assert found["a.score"].source.path == "**/result_*.json"
+
+    def test_a_run_of_wandb_has_another_name_each_time(self, tmp_path: Path) -> None:
+        place = tmp_path / "wandb/offline-run-20261118_175122-9mp9s8n6"
+        place.mkdir(parents=True)
+        row = history({"eval/return": 3.5})
+        (place / "run-9mp9s8n6.wandb").write_bytes(wandb_bytes([row]))
+        (found,) = discover(tmp_path, tmp_path / "none")
+        assert (found.source.path, found.values) == ("**/*.wandb", (3.5,))
 
     def test_files_of_one_name_are_told_apart(self, tmp_path: Path) -> None:
         for place, value in (("train", 1), ("eval", 9)):

@@ -64,7 +64,9 @@ def kind_of(path: Path) -> str:
 
 def _pattern(path: Path, out: Path, files: list[Path]) -> str:
     """Return a pattern that finds the same file of another run, whose directories may differ."""
-    name = "events.out.tfevents.*" if "tfevents" in path.name else _CHANGES.sub("*", path.name)
+    # Names that differ in every run: of W&B, a random word.
+    named = {"tensorboard": "events.out.tfevents.*", "wandb": "*.wandb"}
+    name = named.get(kind_of(path)) or _CHANGES.sub("*", path.name)
     alike = [other for other in files if other.match(name)]
     if len({other.parent for other in alike}) == 1:
         return name if path.parent == out else f"**/{name}"
