@@ -352,6 +352,22 @@ class TestDiscover:
         (found,) = discover(tmp_path, tmp_path / "none")
         assert (found.source.path, found.values) == ("**/*.wandb", (3.5,))
 
+    def test_a_directory_that_is_named_by_its_seed(self, tmp_path: Path) -> None:
+        """Such as CleanRL's, beside the one that TensorBoard's hyperparameters make."""
+        for place in ("Toy-v1__train__0__1795024491", "Toy-v1__train__0__1795024491/1795024499.1"):
+            (tmp_path / "runs" / place).mkdir(parents=True)
+            (tmp_path / "runs" / place / "log.csv").write_text("return\n1\n")
+        (first, second) = (w.source.path for w in discover(tmp_path, tmp_path / "none"))
+        assert first == "runs/Toy-v*__train__*__*/*.*/log.csv"
+        assert second == "runs/Toy-v*__train__*__*/log.csv"
+
+    def test_directories_that_numbers_tell_apart(self, tmp_path: Path) -> None:
+        for place in ("agent_0", "agent_1"):
+            (tmp_path / place).mkdir()
+            (tmp_path / place / "log.csv").write_text("return\n1\n")
+        found = [w.source.path for w in discover(tmp_path, tmp_path / "none")]
+        assert found == ["agent_0/log.csv", "agent_1/log.csv"]
+
     def test_files_of_one_name_are_told_apart(self, tmp_path: Path) -> None:
         for place, value in (("train", 1), ("eval", 9)):
             (tmp_path / place).mkdir()

@@ -21,6 +21,7 @@ _PRINTED = re.compile(
 )
 # Timestamps, and numbers of processes.
 _CHANGES = re.compile(r"\d{4,}(?:[T_.:-]*\d)*|\d+(?=\.[0-9a-f-]{6,}$)")
+_NUMBERS = re.compile(r"\d+")
 _LARGEST = 256 * 2**20  # bytes of a file that is looked into
 _MOST_FILES = 200
 
@@ -70,8 +71,13 @@ def _pattern(path: Path, out: Path, files: list[Path]) -> str:
     alike = [other for other in files if other.match(name)]
     if len({other.parent for other in alike}) == 1:
         return name if path.parent == out else f"**/{name}"
-    parts = [_CHANGES.sub("*", part) for part in path.relative_to(out).parts[:-1]]
-    return "/".join([*parts, name])
+    # A directory may be named by its seed: every number, unless it tells files apart.
+    for changes in (_NUMBERS, _CHANGES):
+        parts = [changes.sub("*", part) for part in path.relative_to(out).parts[:-1]]
+        pattern = "/".join([*parts, name])
+        if len({other.parent for other in out.glob(pattern)}) == 1:
+            break
+    return pattern
 
 
 def _in_file(path: Path, kind: str, pattern: str) -> Iterator[Written]:
