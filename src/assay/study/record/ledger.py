@@ -38,7 +38,7 @@ _LOOK_SECONDS = 0.05
 _decode = json.JSONDecoder().raw_decode  # what `json.loads` calls, without its detours
 WAY_OUT = (
     "See all damage with `assay study verify`. Put ledger.jsonl back as it was, from a backup or a "
-    "commit; until then nothing is launched or decided."
+    "commit (state.json alone can be deleted); until then nothing is launched or decided."
 )
 
 
