@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -102,3 +103,18 @@ class TestNeverStarted:
         assert found.history().exhausted("c1", "promotion") == {1}
         with pytest.raises(StudyError, match="was lost or failed 2 times"):
             planning.plan(found, "c1", "promotion", 1)
+
+    def test_nor_does_a_clock_that_was_set_back_keep_them_open(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Earlier(datetime):
+            @classmethod
+            def now(cls, tz=None):
+                return datetime.now(tz) - timedelta(days=1)
+
+        monkeypatch.setattr(supervisor, "start", lambda study, run, held: None)
+        found = make_study(tmp_path)
+        planned = launcher.launch(found, "c1", "promotion", 1, confirm=None, actor="agent")
+        assert recovery.recover(found) == []  # it may still be started
+        monkeypatch.setattr(recovery, "datetime", Earlier)
+        assert recovery.recover(found) == [planned.run]
