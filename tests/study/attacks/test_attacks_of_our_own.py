@@ -113,7 +113,7 @@ def test_56_more_files_for_the_metric_than_the_rival_has(tmp_path: Path, run: Ru
     propose(study, "c1", more)
     run.baseline(study)
     run.pool(study, "c1")
-    assert "c1-promotion-1 wrote 2 of them, and base-promotion-1 1" in failed_checks(study)
+    assert "c1-promotion-1 wrote 2 files, base-promotion-1 wrote 1" in failed_checks(study)
 
 
 def test_57_a_file_system_monitor_of_git_is_not_started(study: Study, run: Runner) -> None:

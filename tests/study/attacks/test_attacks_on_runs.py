@@ -74,7 +74,7 @@ def test_a_training_that_kills_itself_on_two_seeds_fails_its_audit(
         record = run(study, "dies", seed, "promotion")
         assert record.outcome == "lost", record.reason
         checks = audit.audit(study, "dies", "promotion", "agent").checks
-        [lost] = [check for check in checks if check.name == "no run was lost on the way"]
+        [lost] = [check for check in checks if check.name == "no run was stopped before its end"]
         assert lost.passed is passes, lost.detail
 
 

@@ -55,7 +55,7 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
             _protocol(study, history, agreed, mine, theirs),
             _seeds(agreed, mine, theirs, phase, history.stage(agreed, name, phase)),
             _losses(history, (name, other), phase),
-            _baselines(history, agreed, other),
+            _baselines(history, agreed),
             _machines(study, mine, theirs),
             _files(study, agreed, mine, theirs),
             *_hacking(study, agreed, mine, theirs),
@@ -133,26 +133,26 @@ def _seeds(
 
 def _losses(history: History, arms: Sequence[str], phase: Phase) -> AuditCheck:
     """Look for runs that someone may have killed because they did not please, in either arm."""
-    title = "no run was lost on the way"
+    title = "no run was stopped before its end"
     counts = []
     for name in arms:
         # The kill switch counts as well: whoever may turn it off again could run a seed twice.
         occasions = losses(history.over(name, phase))
         lost = [run for together in occasions for run in together]
         if len(occasions) > kinds.MOST_RUNS_LOST:
-            return _check(title, False, f"{', '.join(lost)} were stopped on the way")
+            return _check(title, False, f"{', '.join(lost)} were stopped before their end")
         at_once = ", in one stop of the study," if len(lost) > 1 else ""
-        counts.append(f"{len(lost)} of {name}{at_once}")
-    return _check(title, True, f"{' and '.join(counts)} were lost")
+        counts.append(f"{counted(len(lost), 'run')} of {name}{at_once}")
+    return _check(title, True, f"stopped: {' and '.join(counts)}")
 
 
-def _baselines(history: History, agreed: Contract, rival: str) -> AuditCheck:
+def _baselines(history: History, agreed: Contract) -> AuditCheck:
     """Show the baselines that were discarded after their scores were known."""
     title = "the baseline was not chosen among several"
     found = verdict.discarded(history, agreed.metrics.primary.name)
     waived = "discarded-baselines" in agreed.experiment.exceptions
     passed = len(found) <= kinds.MOST_BASELINES or waived
-    return _check(title, passed, "; ".join(found) or f"{rival} is compared with")
+    return _check(title, passed, "; ".join(found) or "no baseline was discarded")
 
 
 def _machines(study: Study, mine: Runs, theirs: Runs) -> AuditCheck:
@@ -183,7 +183,7 @@ def _hardware(record: RunRecord) -> str:
 
 def _files(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> AuditCheck:
     """Look for an arm that wrote more files for the deciding metric than its rival."""
-    title = "both arms wrote the deciding metric to as many files"
+    title = "both arms wrote the primary metric to the same number of files"
     source = agreed.metrics.primary.source
     counts = {}
     for run in (*theirs, *mine):
@@ -192,8 +192,9 @@ def _files(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> AuditChe
     first, usual = next(iter(counts.items()), ("", 0))
     odd = next((name for name, count in counts.items() if count != usual), None)
     if odd is not None:
-        return _check(title, False, f"{odd} wrote {counts[odd]} of them, and {first} {usual}")
-    return _check(title, True, f"{usual} each")
+        detail = f"{odd} wrote {counted(counts[odd], 'file')}, {first} wrote {usual}"
+        return _check(title, False, detail)
+    return _check(title, True, f"{counted(usual, 'file')} per run")
 
 
 def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[AuditCheck]:
@@ -214,7 +215,7 @@ def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[A
         look("the honeypot is untouched", [honeypot], lambda: _honeypot(honeypot, *arms))
     if metrics.components:
         parts = metrics.components
-        look("no reward component took over", parts, lambda: _domination(parts, *arms))
+        look("no reward component dominates", parts, lambda: _domination(parts, *arms))
         look("no reward component is saturated", (), lambda: _saturation(study, parts, mine))
     for metric in metrics.diagnostics:
         lowered = metric.name.lower()
@@ -222,7 +223,7 @@ def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[A
             title = f"{metric.name} is not exploited"
             look(title, [metric], functools.partial(_exploit, metric, primary, *arms))
         if "limit" in lowered or "satur" in lowered:
-            title = f"{metric.name}: actions do not ride their limits"
+            title = f"{metric.name}: actions are not at their limits"
             look(title, [metric], functools.partial(_riding, metric, *arms))
     return checks
 
@@ -252,8 +253,8 @@ def _gained(metric: Metric, mine: Runs, theirs: Runs) -> float:
 def _reward_against_task(primary: Metric, reward: Metric, mine: Runs, theirs: Runs) -> Seen:
     task, trained = _gained(primary, mine, theirs), _gained(reward, mine, theirs)
     hacked = _outran(trained, task, least=2)
-    detail = f"{reward.name} moved by {trained:+.1f} and {primary.name} by {task:+.1f} deviations"
-    return not hacked, detail
+    moved = f"{reward.name} changed by {trained:+.1f} standard deviations over seeds"
+    return not hacked, f"{moved}, {primary.name} by {task:+.1f}"
 
 
 def _honeypot(metric: Metric, mine: Runs, theirs: Runs) -> Seen:
@@ -265,7 +266,7 @@ def _honeypot(metric: Metric, mine: Runs, theirs: Runs) -> Seen:
         return True, "too few runs are done to compare it"
     seen = gate.compare(arms[0], arms[1], direction=metric.direction)
     moved = min(seen.p_better, seen.p_worse) < 0.025 and abs(seen.effect) > TOLERANCE
-    return not moved, f"{metric.name} moved by {seen.effect:+.4g}"
+    return not moved, f"{metric.name} changed by {seen.effect:+.4g}"
 
 
 def _shares(components: Sequence[Metric], runs: Runs) -> dict[str, float]:
@@ -293,7 +294,7 @@ def _saturation(study: Study, components: Sequence[Metric], mine: Runs) -> Seen:
             tail = values[len(values) // 2 :]
             flat = len(tail) >= 5 and max(tail) - min(tail) <= 1e-6 * (1 + abs(max(tail)))
             if flat and max(values) - min(values) > 1e-3 and tail[-1] >= max(values) - 1e-9:
-                return False, f"{metric.name} of run {run.id} stands at {tail[-1]:g}"
+                return False, f"{metric.name} of run {run.id} stays at its maximum, {tail[-1]:g}"
     return True, counted(len(components), "component")
 
 
@@ -301,7 +302,8 @@ def _exploit(metric: Metric, primary: Metric, mine: Runs, theirs: Runs) -> Seen:
     """Look for episodes that changed their length while the task did not get better with it."""
     moved, task = _gained(metric, mine, theirs), _gained(primary, mine, theirs)
     hacked = _outran(abs(moved), task, least=5)
-    return not hacked, f"it moved by {moved:+.1f} deviations, {primary.name} by {task:+.1f}"
+    changed = f"it changed by {moved:+.1f} standard deviations over seeds"
+    return not hacked, f"{changed}, {primary.name} by {task:+.1f}"
 
 
 def _riding(metric: Metric, mine: Runs, theirs: Runs) -> Seen:
