@@ -293,3 +293,8 @@ def test_arms_are_read_from_the_ledger_alone(study: Study) -> None:
     assert study.history().arm("base", "promotion", "return") == dict(
         zip(SEEDS["promotion"], 100 + NOISE, strict=True)
     )
+
+
+def test_the_incumbent_is_not_audited_against_itself(study: Study) -> None:
+    with pytest.raises(StudyError, match="'base' is what candidates are compared with; it is not"):
+        audit.audit(study, "base", "promotion", "agent")

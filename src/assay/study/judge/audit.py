@@ -39,12 +39,17 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
     """Check a candidate's evidence in a phase, write `audits/<name>.json` and record it.
 
     Raises:
-        StudyError: There is nothing to check.
+        StudyError: There is nothing to check, or nobody to compare with.
     """
     with study.transaction() as transaction:
         history = transaction.history
         agreed = study.contract()
         other = verdict.rival(study, history)
+        if other == name:
+            raise StudyError(
+                f"'{name}' is what candidates are compared with; it is not audited itself.",
+                "The audits that it passed are in the report: assay study report.",
+            )
         mine, theirs = (history.selected(who, phase) for who in (name, other))
         if not mine:
             raise StudyError(
