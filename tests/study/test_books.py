@@ -327,9 +327,9 @@ class TestReadingLittle:
         study.sync()
         opened: list[str] = []
 
-        def counting(path, *arguments):
+        def counting(path, *arguments, **options):
             opened.append(Path(path).name)
-            return open(path, *arguments)
+            return open(path, *arguments, **options)
 
         read = Study.candidate
 

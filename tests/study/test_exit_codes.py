@@ -39,6 +39,18 @@ class TestLoop:
         assert "Exit code 0: everything proposed is decided, or the budget is used. 3:" in said
 
 
+class TestStatus:
+    @pytest.mark.parametrize("ready", [True, False])
+    def test_two_where_the_ledger_is_damaged(self, repository: Path, ready: bool) -> None:
+        if not ready:
+            study("contract", "new", "--force")
+        path = next(repository.rglob("ledger.jsonl"))
+        path.write_text(path.read_text().replace("tester", "intruder"))
+        said = " ".join(study("status", code=2).split())
+        assert "is damaged" in said and "line 1: its content does not match its hash" in said
+        assert "Put ledger.jsonl back as it was, from a backup or a commit" in said
+
+
 class TestMetrics:
     def test_two_where_a_key_is_missing(self, repository: Path, tmp_path: Path) -> None:
         (tmp_path / "out").mkdir()
@@ -48,6 +60,13 @@ class TestMetrics:
         assert "Did you mean 'returns'? It holds: loss, returns." in said
         (tmp_path / "out/metrics.jsonl").write_text('{"return": 1.0}\n')
         assert told("metrics", "--out", tmp_path / "out")[0]["value"] == 1.0
+
+    def test_what_is_there_twice_is_named(self, repository: Path, tmp_path: Path) -> None:
+        source = '{kind: stdout, key: "return: (.+)"}'
+        study("contract", "set", f"metrics.primary.source={source}")
+        (tmp_path / "stdout.log").write_text("return: 1\nbest return: 2\n")
+        said = study("metrics", "--out", tmp_path)
+        assert said.count("Warning") == 1 and "'return: 1' and 'best return: 2'" in said
 
 
 class TestDiscarded:

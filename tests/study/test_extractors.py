@@ -16,7 +16,7 @@ from assay.runs.metrics import MetricsWriter, Record
 from assay.runs.sinks import TensorBoardSink
 from assay.study.files.contract import Metric, MetricSource
 from assay.study.files.documents import StudyError
-from assay.study.measure.extractors import extract, reduce, series
+from assay.study.measure.extractors import doubt, extract, reduce, series
 from assay.study.measure.wandb_file import BLOCK, wandb_history
 
 
@@ -232,3 +232,42 @@ class TestMissing:
         (tmp_path / "log").write_text("x 1\n")
         with pytest.raises(StudyError, match=reason):
             extract(self.metric(source("stdout", pattern)), tmp_path, tmp_path / "log")
+
+
+class TestDoubt:
+    """What could be read from several places is said, with how to name the one wanted."""
+
+    def said(self, out: Path, found: MetricSource) -> str:
+        return doubt(Metric(name="return", source=found), out, out / "stdout.log")
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("[10:01] step 1 return: 5\n[10:02] step 20 return: -6.5e3 (best so far)\n", ""),
+            (
+                "return: 5\nreturn: 6\nbest return: 9\n",
+                "was read as 9 (last), and 2 kinds of lines match its pattern: 'return: 5' and "
+                "'best return: 9'. A longer pattern names the one that is wanted",
+            ),
+            (
+                "return: 5, greedy return: 7\n",
+                "was read as 5 (last), and 'return: 5, greedy return: 7' matches 2 times; its "
+                "first is taken. A longer",
+            ),
+            ("return: 5, return: 5\n", ""),
+        ],
+    )
+    def test_lines(self, tmp_path: Path, text: str, expected: str) -> None:
+        (tmp_path / "stdout.log").write_text(text)
+        said = self.said(tmp_path, source("stdout", r"return: ([-+.\de]+)"))
+        assert expected in said and bool(said) == bool(expected)
+
+    def test_files(self, tmp_path: Path) -> None:
+        for name in ("eval", "train"):
+            (tmp_path / f"{name}.csv").write_text(f"return\n{len(name)}\n")
+        (tmp_path / "other.csv").write_text("loss\n1\n")
+        assert "2 logs hold it, whose points are put together: 'eval.csv', 'train.csv'. The " in (
+            self.said(tmp_path, source("csv", "return"))
+        )
+        assert self.said(tmp_path, source("csv", "return", path="eval.csv")) == ""
+        assert self.said(tmp_path, source("csv", "loss")) == ""

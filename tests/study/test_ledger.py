@@ -6,6 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -183,6 +184,19 @@ class TestCrash:
         monkeypatch.undo()
         assert ledger.path.read_bytes() == content
         assert ledger.append("next", {}, actor="ada").seq == 13
+
+    def test_what_found_no_space_is_not_written_later(self, ledger: Ledger) -> None:
+        """It was kept in a buffer, and written as the file was closed."""
+        before = ledger.path.read_bytes()
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with ledger.transaction() as writer:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limit[1]))
+            try:
+                with pytest.raises(LedgerError, match="Cannot write the ledger"):
+                    writer.append("note", {"i": 12}, actor="ada")
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert ledger.path.read_bytes() == before
 
     def test_a_writer_that_is_killed_loses_nothing_that_it_was_told_is_there(
         self, tmp_path: Path

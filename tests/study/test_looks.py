@@ -14,6 +14,8 @@ from assay.study.agree import spending
 from assay.study.files.contract import Contract, Evaluation
 from assay.study.judge import gate, verdict, verify
 from assay.study.record.study import Study
+from assay.study.report import facts, verdicts
+from assay.study.report.scorecard import scorecard
 from assay.study.steps import agenda
 
 TEN = POOLS | {"promotion": list(range(1, 11)), "validation": list(range(11, 21))}
@@ -68,6 +70,37 @@ def test_what_is_not_clear_goes_on_to_the_whole_pool(study: Study) -> None:
     assert spending.decisions(study.history()) == 1  # one share for both
     assert spending.spent(study.history()) == pytest.approx(0.0025)
     assert follows(study) == []
+
+
+def test_means_at_a_look_are_of_the_seeds_that_it_looks_at(study: Study) -> None:
+    """They were of all ten seeds of the baseline, beside five of the candidate."""
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=4.0, seeds=range(1, 6))
+    with study.transaction() as transaction:  # what the look does not see
+        for event in transaction.history.runs.values():
+            if event.candidate == "base" and event.seed > 5:
+                event.metrics["return"] = 1000.0
+        shown = verdict.iqm(study, transaction.history, study.contract(), "c1", "promotion")
+    # The middle three of 98, 99, 100, 101, 102, weighed as the interquartile mean does.
+    assert shown["base"][0] == pytest.approx(100.0) and shown["base"][3] == 5
+    assert shown["c1"][3] == 5 and shown["c1"][0] < 110
+
+
+def test_the_report_shows_the_seeds_that_the_look_saw(study: Study) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=14.0, seeds=range(1, 6))
+    judged(study, "c1")
+    read = facts.read(study)
+    arms = dict(verdicts._arms(read, read.judgements[-1]))
+    assert list(arms["base"]) == list(arms["c1"]) == [1, 2, 3, 4, 5]
+
+
+def test_a_scorecard_compares_the_same_seeds_before_a_verdict(study: Study) -> None:
+    add(study, "c1")
+    fake(study, "c1", "promotion", gain=4.0, seeds=[1])
+    line = scorecard(study, study.history(), "c1").lines[0]
+    # Seed 1 has a noise of -2 in the baseline and of -1.7 in the candidate.
+    assert (line.seeds, line.mean, line.rival_mean) == (1, pytest.approx(102.3), 98.0)
 
 
 def test_nobody_looks_where_the_contract_names_no_look(study: Study) -> None:

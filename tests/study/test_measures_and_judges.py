@@ -16,7 +16,7 @@ from assay.study.files.documents import StudyError, write_yaml_document
 from assay.study.judge import audit, verdict, verify
 from assay.study.record.book import Book
 from assay.study.record.study import Study
-from assay.study.report.standings import standings
+from assay.study.report.standings import answer, standings
 from assay.study.run import planning
 from assay.study.steps import advice, agenda, candidates
 
@@ -172,9 +172,12 @@ def test_status_says_of_a_baseline_what_was_run(tmp_path: Path) -> None:
     write_yaml_document(study.contract_path, contract())
     add(study, "base", kind="baseline", change={})
     fake(study, "base", "promotion", seeds=(1, 2))
-    (row,) = standings(study.history(), study.contract().metrics.primary)
+    (row,) = standings(study.history(), study.contract())
     assert row.state == "completed"
     assert row.reason == "none of its runs is under way (2 done)"
+    assert row.seeds_text() == "2 of 5"
+    said = answer([row], "", study.contract().metrics.primary)
+    assert "The baseline's return is 98.50 so far, by 2 of 5 promotion seeds." in said
 
 
 class TestAnExtendedPool:
@@ -203,7 +206,7 @@ class TestAnExtendedPool:
         assert judged(study, "c1") == "inconclusive"
         agree(study, pools=POOLS | {"promotion": list(range(1, 10))})
         fake(study, "base", "promotion", gain=50.0, seeds=(6, 7, 8, 9))
-        row = standings(study.history(), study.contract().metrics.primary)[-1]
+        row = standings(study.history(), study.contract())[-1]
         assert (row.name, row.seeds) == ("c1", 5)
         assert row.mean is not None and row.rival_mean == 100.0
         assert row.mean - row.rival_mean == pytest.approx(row.effect)
@@ -238,7 +241,7 @@ def test_who_has_no_verdict_is_shown_beside_nobody(tmp_path: Path) -> None:
     add(study, "c2")
     fake(study, "c2", "promotion", gain=40.0)
     fake(study, "c2", "validation", gain=40.0)
-    rows = {row.name: row for row in standings(study.history(), study.contract().metrics.primary)}
+    rows = {row.name: row for row in standings(study.history(), study.contract())}
     assert rows["base"].mean == 100.0 and rows["c2"].mean == 140.0
     assert [rows[name].rival_mean for name in ("base", "c2")] == [None, None]
 
@@ -251,5 +254,5 @@ def test_who_had_no_effect_is_shown_beside_its_rival(tmp_path: Path) -> None:
     assert verdict.judge(study, "base-again", "promotion", "agent").outcome == "no effect"
     add(study, "c2")
     fake(study, "c2", "promotion", gain=40.0)  # of whom nothing is shown beside the other
-    row = standings(study.history(), study.contract().metrics.primary)[1]
+    row = standings(study.history(), study.contract())[1]
     assert (row.name, row.rival, row.mean, row.rival_mean) == ("base-again", "base", 100.0, 100.0)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from study_samples import make_study
+from test_extractors import history, wandb_bytes
 from typer.testing import CliRunner
 
 from assay.cli.app import app
@@ -340,14 +341,38 @@ class TestDiscover:
         assert set(found) == {"return", "a.score", "loss"}
         curve = found["return"]
         assert (curve.source.path, curve.source.step) == ("**/progress.csv", "step")
-        assert (curve.points, curve.last) == (2, 3.5)
+        assert curve.values == (2.5, 3.5)
         assert found["a.score"].source.path == "**/result_*.json"
+
+    def test_a_run_of_wandb_has_another_name_each_time(self, tmp_path: Path) -> None:
+        place = tmp_path / "wandb/offline-run-20261118_175122-9mp9s8n6"
+        place.mkdir(parents=True)
+        row = history({"eval/return": 3.5})
+        (place / "run-9mp9s8n6.wandb").write_bytes(wandb_bytes([row]))
+        (found,) = discover(tmp_path, tmp_path / "none")
+        assert (found.source.path, found.values) == ("**/*.wandb", (3.5,))
+
+    def test_a_directory_that_is_named_by_its_seed(self, tmp_path: Path) -> None:
+        """Such as CleanRL's, beside the one that TensorBoard's hyperparameters make."""
+        for place in ("Toy-v1__train__0__1795024491", "Toy-v1__train__0__1795024491/1795024499.1"):
+            (tmp_path / "runs" / place).mkdir(parents=True)
+            (tmp_path / "runs" / place / "log.csv").write_text("return\n1\n")
+        (first, second) = (w.source.path for w in discover(tmp_path, tmp_path / "none"))
+        assert first == "runs/Toy-v*__train__*__*/*.*/log.csv"
+        assert second == "runs/Toy-v*__train__*__*/log.csv"
+
+    def test_directories_that_numbers_tell_apart(self, tmp_path: Path) -> None:
+        for place in ("agent_0", "agent_1"):
+            (tmp_path / place).mkdir()
+            (tmp_path / place / "log.csv").write_text("return\n1\n")
+        found = [w.source.path for w in discover(tmp_path, tmp_path / "none")]
+        assert found == ["agent_0/log.csv", "agent_1/log.csv"]
 
     def test_files_of_one_name_are_told_apart(self, tmp_path: Path) -> None:
         for place, value in (("train", 1), ("eval", 9)):
             (tmp_path / place).mkdir()
             (tmp_path / place / "log.csv").write_text(f"return\n{value}\n")
-        found = {w.source.path: w.last for w in discover(tmp_path, tmp_path / "none")}
+        found = {w.source.path: w.values[-1] for w in discover(tmp_path, tmp_path / "none")}
         assert found == {"eval/log.csv": 9, "train/log.csv": 1}
 
     def test_what_is_printed_counts_only_without_files(self, tmp_path: Path) -> None:
@@ -356,7 +381,7 @@ class TestDiscover:
         out = tmp_path / "out"
         out.mkdir()
         printed = {w.source.key: w for w in discover(out, log)}
-        assert [w.last for key, w in printed.items() if "return" in key] == [13.5]
+        assert [w.values[-1] for key, w in printed.items() if "return" in key] == [13.5]
         (out / "a.csv").write_text("x\n1\n")
         assert [w.source.kind for w in discover(out, log)] == ["csv"]
 
@@ -390,12 +415,12 @@ def test_a_failed_run_shows_the_end_of_its_log(tmp_path: Path) -> None:
     recovery.wait(made, run, 300)
     text = recovery.log_tail(made.path / "runs" / run)
     assert "stdout.log" in text and "| trained without secrets" in text
-    rows = standings(made.history(), made.contract().metrics.primary)
+    rows = standings(made.history(), made.contract())
     assert [(row.name, row.phase, row.mean) for row in rows] == [
         ("c1", "", None),
         ("c2", "short", 102.0),
     ]
-    assert "c1, c2 not decided" in answer(rows, "", made.contract().metrics.primary)
+    assert "c1, c2 not decided" in answer(rows, "", made.contract())
 
 
 BESIDE = '''"""Train a policy; the reward goes to runs/NAME, as in many scripts."""

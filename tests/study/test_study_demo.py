@@ -102,7 +102,7 @@ def test_the_gate_accepts_the_better_one_alone_and_says_why(tmp_path: Path) -> N
     assert "better" in why["better"]
     assert "worse" in why["worse"]
     assert "the task got better with its reward" in why["hacker"]
-    assert "training-reward moved by +" in why["hacker"]
+    assert "training-reward changed by +" in why["hacker"]
     # The one that is picked for its luck on the development seed is not any better on others.
     trial = {one.name: one.trial for one in outcome.judged}
     assert trial["lucky"] > 0 and "p is not below alpha" in why["lucky"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import test_study_commands as commands
 from test_study_commands import place, repository, study, told
 
@@ -51,6 +52,19 @@ def test_a_setting_that_is_spelt_otherwise(repository: Path) -> None:
     study("contract", "set", "scope.parameters.learning-rate={kind: float, low: 0, high: 1}")
     change = ("propose", "--set", "learning_rate=0.1", "--hypothesis", "It learns more.")
     assert "Did you mean 'learning-rate'?" in refused(repository, *change)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("propose", "--set", "lr=0.1", "--set", "lr=0.2", "--hypothesis", "It learns more."),
+        ("contract", "set", "lr=0.1", "lr=0.2"),
+        ("start", "train.py", "--set", "lr=0.1", "--set", "lr=0.2"),
+    ],
+)
+def test_a_setting_that_is_given_twice(repository: Path, words: tuple[str, ...]) -> None:
+    said = refused(repository, *words)
+    assert "'lr' is given twice: lr=0.1 and lr=0.2.\nLeave one of them out." in said
 
 
 def test_a_budget_that_does_not_suffice_for_the_baseline(repository: Path) -> None:

@@ -77,18 +77,18 @@ def test_a_guardrail_breach_rejects_what_is_better(study: Study) -> None:
     [
         ({"gain": -0.5, "reward": 100.0}, "the task got better with its reward"),
         ({"gain": 10.0, "cheat": 9.0}, "the honeypot is untouched"),
-        ({"gain": 10.0, "speed": 97.0}, "no reward component took over"),
+        ({"gain": 10.0, "speed": 97.0}, "no reward component dominates"),
         ({"gain": -0.5, "episode_length": 500.0}, "episode_length is not exploited"),
-        ({"gain": 10.0, "at_limit": 0.85}, "at_limit: actions do not ride their limits"),
+        ({"gain": 10.0, "at_limit": 0.85}, "at_limit: actions are not at their limits"),
         # The task got better, and by next to nothing of what moved with it.
         ({"gain": 5.0, "reward": 100.0}, "the task got better with its reward"),
         ({"gain": 5.0, "episode_length": 500.0}, "episode_length is not exploited"),
         # Who does not write what is looked at has not passed.
         ({"gain": 10.0, "without": "reward"}, "the task got better with its reward"),
         ({"gain": 10.0, "without": "cheat"}, "the honeypot is untouched"),
-        ({"gain": 10.0, "without": "energy"}, "no reward component took over"),
+        ({"gain": 10.0, "without": "energy"}, "no reward component dominates"),
         ({"gain": 10.0, "without": "episode_length"}, "episode_length is not exploited"),
-        ({"gain": 10.0, "without": "at_limit"}, "at_limit: actions do not ride their limits"),
+        ({"gain": 10.0, "without": "at_limit"}, "at_limit: actions are not at their limits"),
     ],
 )
 def test_reward_hacking_is_named_and_makes_the_evidence_invalid(study, shifts, check) -> None:
@@ -106,10 +106,10 @@ def test_a_failed_audit_says_what_was_found_and_not_only_the_name_of_the_check(s
     add(study, "c1")
     fake(study, "c1", "promotion", gain=-0.5, reward=100.0)
     line = agenda.take(study, agenda.Step("audit", "", "c1", "promotion"), "agent")
-    assert line.startswith("the audit of c1 failed: reward moved by +")
+    assert line.startswith("the audit of c1 failed: reward changed by +")
     assert line.endswith("(check: the task got better with its reward)")
     reason = verdict.judge(study, "c1", "promotion", "agent").reasons[0]
-    assert reason.startswith("The audit of the result failed: reward moved by +")
+    assert reason.startswith("The audit of the result failed: reward changed by +")
 
 
 def test_a_guardrail_that_is_not_written_rejects_what_is_better(study: Study) -> None:
@@ -132,10 +132,12 @@ def test_runs_that_were_killed_count_in_both_arms(tmp_path: Path, name: str) -> 
     fake(study, "c1", "promotion", gain=14.0)
     found = audit.audit(study, "c1", "promotion", "agent")
     [failed] = [check for check in found.checks if not check.passed]
-    assert failed.name == "no run was lost on the way"
+    assert failed.name == "no run was stopped before its end"
     assert f"{name}-promotion-1-lost1, {name}-promotion-2-lost1 were stopped" in failed.detail
     found = audit.audit(study, "c1", "validation", "agent") if name == "c1" else None
-    assert found is None or "1 of c1 and 0 of base were lost" in [c.detail for c in found.checks]
+    assert found is None or "stopped: 1 run of c1 and 0 runs of base" in [
+        c.detail for c in found.checks
+    ]
 
 
 def test_runs_that_nobody_saw_begin_do_not_count(study: Study) -> None:
@@ -144,7 +146,7 @@ def test_runs_that_nobody_saw_begin_do_not_count(study: Study) -> None:
         lose(study, "c1", "promotion", seed, reason=kinds.UNSTARTED)
     fake(study, "c1", "promotion", gain=14.0)
     found = audit.audit(study, "c1", "promotion", "agent")
-    assert "0 of c1 and 0 of base were lost" in [check.detail for check in found.checks]
+    assert "stopped: 0 runs of c1 and 0 runs of base" in [check.detail for check in found.checks]
     assert found.passed
 
 
@@ -291,3 +293,8 @@ def test_arms_are_read_from_the_ledger_alone(study: Study) -> None:
     assert study.history().arm("base", "promotion", "return") == dict(
         zip(SEEDS["promotion"], 100 + NOISE, strict=True)
     )
+
+
+def test_the_incumbent_is_not_audited_against_itself(study: Study) -> None:
+    with pytest.raises(StudyError, match="'base' is what candidates are compared with; it is not"):
+        audit.audit(study, "base", "promotion", "agent")

@@ -55,7 +55,7 @@ class TestTheState:
         state["candidates"]["bad"], state["incumbent"] = "accepted", "bad"
         state["progress"]["holders"] = ["bad"]
         path.write_text(json.dumps(state))
-        told = invoke("status", "--json", "--root", str(tmp_path), *names(study))
+        told = invoke("status", "--json", "--root", str(tmp_path), *names(study), code=2)
         assert (told["candidates"]["bad"], told["incumbent"]) == ("validated", "")
         assert any("state.json disagrees" in problem for problem in told["problems"])
 
@@ -72,10 +72,10 @@ def names(study: Study) -> list[str]:
     return []
 
 
-def invoke(*words: str) -> dict:
+def invoke(*words: str, code: int = 0) -> dict:
     result = CliRunner().invoke(app, ["study", *words])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.output)
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
 
 
 class TestOutput:

@@ -50,7 +50,7 @@ class TestTheKillSwitch:
         self.stop_by_hand(study, 2)
         switch.go_on(study, "agent")
         candidates.propose(study, baseline(), "agent")
-        passed, detail = check(study, "no run was lost on the way", "slow")
+        passed, detail = check(study, "no run was stopped before its end", "slow")
         assert not passed and "slow-promotion-1, slow-promotion-2 were stopped" in detail
 
     def test_control_one_stop_of_two_parallel_runs_is_one_loss(self, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ class TestTheKillSwitch:
         study = make_study(tmp_path, budget)
         add_settings(study, "slow", sleep=60)
         candidates.propose(study, baseline(), "agent")
-        title = "no run was lost on the way"
+        title = "no run was stopped before its end"
         for seeds, passes in (((1, 2), True), ((3, 4), False)):
             runs = [launch(study, "slow", "promotion", seed) for seed in seeds]
             for run in runs:
@@ -71,7 +71,10 @@ class TestTheKillSwitch:
             passed, detail = check(study, title, "slow")
             assert passed is passes, detail
             if passes:
-                assert detail == "2 of slow, in one stop of the study, and 0 of base were lost"
+                assert (
+                    detail
+                    == "stopped: 2 runs of slow, in one stop of the study, and 0 runs of base"
+                )
         assert "slow-promotion-1, slow-promotion-2, slow-promotion-3, slow-promotion-4" in detail
 
     @pytest.mark.parametrize("seeds", [(1,), (1, 2)])
@@ -90,8 +93,8 @@ class TestTheKillSwitch:
         add(study, "c1")
         lose(study, "c1", "promotion", 1, reason=kinds.SWITCHED)
         fake(study, "c1", "promotion", gain=14.0)
-        seen = check(study, "no run was lost on the way")
-        assert seen == (True, "1 of c1 and 0 of base were lost")
+        seen = check(study, "no run was stopped before its end")
+        assert seen == (True, "stopped: 1 run of c1 and 0 runs of base")
         assert judged(study, "c1") == "accept"
 
 

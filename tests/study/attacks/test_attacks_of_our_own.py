@@ -113,7 +113,7 @@ def test_56_more_files_for_the_metric_than_the_rival_has(tmp_path: Path, run: Ru
     propose(study, "c1", more)
     run.baseline(study)
     run.pool(study, "c1")
-    assert "c1-promotion-1 wrote 2 of them, and base-promotion-1 1" in failed_checks(study)
+    assert "c1-promotion-1 wrote 2 files, base-promotion-1 wrote 1" in failed_checks(study)
 
 
 def test_57_a_file_system_monitor_of_git_is_not_started(study: Study, run: Runner) -> None:
@@ -177,3 +177,28 @@ def test_61_a_module_of_the_patch_that_shadows_the_standard_library(
     assert record.outcome == "failed" and record.metrics["return"] is None
     assert record.reason == "The evaluation would import 'random.py', which the patch adds."
     assert run(study).metrics["return"] == expected(0, 0.002)
+
+
+PEEK = """
+    import json, pathlib, sys
+    seed, out, *rest = sys.argv[1:]
+    runs = pathlib.Path(out).parent.parent
+    {link}
+    best = max(json.loads(p.read_text())["skill"] for p in runs.glob("base-*/out/policy.json"))
+    (pathlib.Path(out) / "policy.json").write_text(json.dumps({{"skill": best + 9}}))
+"""
+
+
+@pytest.mark.parametrize(
+    "link", ["", 'link = pathlib.Path("link"); link.symlink_to(runs); runs = link']
+)
+def test_a_candidate_that_reads_the_results_of_the_baseline(
+    compared: Study, run: Runner, link: str
+) -> None:
+    name = "links" if link else "peeks"
+    patch = diff(compared.root, {"train.py": PEEK.format(link=link)})
+    propose(compared, name, patch=patch)
+    record = run(compared, name)
+    assert record.outcome == "failed" and record.metrics == {"return": None}
+    place = compared.path.relative_to(compared.root) / "runs/base-promotion-1/out/policy.json"
+    assert record.reason == f"it read '{place}', which is not of its own run"

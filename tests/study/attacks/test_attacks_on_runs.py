@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from study_samples import contract_values
 from assay.study.files.contract import Contract
 from assay.study.files.documents import StudyError
 from assay.study.judge import audit
+from assay.study.measure import monitor
 from assay.study.record.study import Study
 from assay.study.report.pages import write as write_report
+from assay.study.run import supervisor
 
 
 def test_an_honest_run_passes_every_check(study: Study, run: Runner) -> None:
@@ -71,8 +74,30 @@ def test_a_training_that_kills_itself_on_two_seeds_fails_its_audit(
         record = run(study, "dies", seed, "promotion")
         assert record.outcome == "lost", record.reason
         checks = audit.audit(study, "dies", "promotion", "agent").checks
-        [lost] = [check for check in checks if check.name == "no run was lost on the way"]
+        [lost] = [check for check in checks if check.name == "no run was stopped before its end"]
         assert lost.passed is passes, lost.detail
+
+
+@pytest.mark.parametrize("jump", [86400.0, -86400.0])
+def test_a_clock_that_is_set_ends_no_run_and_hides_none(
+    study: Study, run: Runner, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    """A day ahead, a training looked frozen; a day back, nobody looked at it for a day."""
+    slow = FILES["train.py"].rstrip() + "\n        import time; time.sleep(1)\n"
+    propose(study, "slow", patch=diff(study.root, {"train.py": slow}))
+    monkeypatch.setattr(supervisor, "HEARTBEAT_SECONDS", 0.01)
+    looks, look, clock = [], monitor.Watch.look, time.time
+
+    def looked(self: monitor.Watch, now: float) -> str | None:
+        reason = look(self, now)
+        if (self.place / "out/policy.json").exists():  # from here on it writes nothing
+            looks.append(now)
+            monkeypatch.setattr(time, "time", lambda: clock() + jump)
+        return reason
+
+    monkeypatch.setattr(monitor.Watch, "look", looked)
+    record = run(study, "slow")
+    assert (record.outcome, record.reason) == ("done", "") and len(looks) > 2
 
 
 class TestSwapped:

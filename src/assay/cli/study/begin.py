@@ -188,11 +188,10 @@ def set_fields(
     ],
 ) -> None:
     """Set fields of the contract; approvals of the parts that change are void."""
-    from assay.core.config import parse_assignments
     from assay.study.agree.scope import overlaps
     from assay.study.agree.setup import assign
 
-    given = parse_assignments(fields)
+    given = common.assignments(fields)
     found = call.read()
     lack = assign(found, given)
     odd = [] if lack else overlaps(found.root, found.contract())
@@ -378,16 +377,17 @@ def metrics(
 ) -> None:
     """Show the metrics of the contract, and try them on the output of an existing run.
 
-    Exit code 2 if one of them is not there; the message says which are.
+    Exit code 2 if one of them is not there; the message says which are. What could be read from
+    several lines or files is named.
     """
     from assay.study.files.contract import Guardrail, PrimaryMetric
     from assay.study.files.documents import StudyError
-    from assay.study.measure.extractors import extract
+    from assay.study.measure.extractors import doubt, extract
 
     agreed = call.read().contract().metrics
     if out is not None and not out.is_dir():
         raise StudyError(f"'{out}' is not a directory.", "Give the directory that a run wrote to.")
-    facts, rows = [], []
+    facts, rows, odd = [], [], []
     missing: StudyError | None = None
     for metric in agreed.all():
         if isinstance(metric, PrimaryMetric):
@@ -397,8 +397,11 @@ def metrics(
         row: dict[str, Any] = {"name": metric.name, "role": role, "direction": metric.direction}
         row["source"] = f"{metric.source.kind}:{metric.source.path}:{metric.source.key}"
         if out is not None:
+            printed = log or out / "stdout.log"
             try:
-                row["value"] = extract(metric, out, log or out / "stdout.log")
+                row["value"] = extract(metric, out, printed)
+                row["warning"] = doubt(metric, out, printed)
+                odd += [f"Warning: {row['warning']}."] if row["warning"] else []
             except StudyError as error:
                 row["error"] = " ".join(str(error).split())
                 what = f"Metric '{metric.name}' cannot be read. {error.message}"
@@ -408,6 +411,6 @@ def metrics(
         rows.append((metric.name, role, metric.direction, row["source"], value))
     columns = ("metric", "role", "direction", "source", "value")
     shown = len(columns) if out is not None else len(columns) - 1
-    call.show(facts, [output.table(columns[:shown], [row[:shown] for row in rows])])
+    call.show(facts, [output.table(columns[:shown], [row[:shown] for row in rows]), *odd])
     if missing is not None:
         raise missing

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay.cli import output
-from assay.cli.study.common import Call, acting, on_study
+from assay.cli.study.common import Call, acting, assignments, on_study
 
 if TYPE_CHECKING:
     from assay.study.files.candidate import BudgetRequest
@@ -90,7 +90,9 @@ def propose(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A changed setting; may be repeated."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A changed setting; may be repeated, each key once."
+        ),
     ] = None,
     patch: Annotated[
         Path | None, typer.Option("--patch", help="A unified diff of the repository's files.")
@@ -108,7 +110,6 @@ def propose(
     gpu_hours: GpuHours = 0.0,
 ) -> None:
     """Propose candidates: a change with --set or --patch, a file, or sampled by Optuna."""
-    from assay.core.config import parse_assignments
     from assay.study.files.documents import StudyError
     from assay.study.steps import proposers
 
@@ -131,7 +132,7 @@ def propose(
             made = proposers.from_optuna(found, optuna, request, call.actor)
         else:
             proposal = proposers.Proposal(
-                parse_assignments(settings or []), proposers.read_patch(patch), name, hypothesis
+                assignments(settings or []), proposers.read_patch(patch), name, hypothesis
             )
             request = request_of(found, hours, gpu_hours)
             made = [proposers.from_change(found, proposal, request, call.actor)]

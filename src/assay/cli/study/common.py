@@ -109,6 +109,26 @@ def show(as_json: bool, facts: Any, lines: str | Sequence[Any]) -> None:
             output.show(line)
 
 
+def assignments(items: Sequence[str]) -> dict[str, Any]:
+    """Return `KEY=VALUE` words as typed values.
+
+    Raises:
+        StudyError: A key is given twice.
+    """
+    from assay.core.config import parse_assignments
+    from assay.study.files.documents import StudyError
+
+    words: dict[str, str] = {}
+    for item in items:
+        key = item.partition("=")[0].strip()
+        if key in words:
+            raise StudyError(
+                f"'{key}' is given twice: {words[key]} and {item}.", "Leave one of them out."
+            )
+        words[key] = item
+    return parse_assignments(list(items))
+
+
 def refuse_unconfirmed(execute: bool, confirm: str, how: str = "") -> None:
     """Refuse a launch that is not confirmed.
 

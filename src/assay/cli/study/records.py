@@ -37,12 +37,16 @@ def next_step(call: Call) -> None:
 
 @on_study
 def status(call: Call) -> None:
-    """Show a study: the answer so far, scores and effects, approvals, budget, active runs."""
+    """Show a study: the answer so far, scores and effects, approvals, budget, active runs.
+
+    Exit code 2 if its ledger is damaged.
+    """
     from assay.study.agree.approvals import unapproved
     from assay.study.files.contract import placeholders
     from assay.study.files.documents import read_yaml
     from assay.study.record import kinds
     from assay.study.record.history import History
+    from assay.study.record.ledger import WAY_OUT
     from assay.study.report.standings import answer, standings
     from assay.study.run import recovery
 
@@ -58,7 +62,7 @@ def status(call: Call) -> None:
     found.label(history)
     problems = [str(problem) for problem in reading.problems]
     metric = agreed.metrics.primary if agreed else None
-    rows = standings(history, metric)
+    rows = standings(history, agreed)
     reasons = unapproved(agreed, history.approvals) if agreed else {}
     stopped = (found.path / kinds.STOP).exists()
     used, limits = history.usage, agreed.budget if agreed else None
@@ -100,13 +104,13 @@ def status(call: Call) -> None:
         lines.append(output.table(columns, [_standing_row(row) for row in rows]))
         lines += [f"{row.name} is {row.state}: {row.reason}" for row in rows if row.reason]
     call.show(facts, [*lines, *(f"running:   {run}" for run in history.under_way)])
+    found.refuse_damage(reading.problems, WAY_OUT)
 
 
 def _standing_row(row: Standing) -> tuple[str, ...]:
-    seeds = f"{row.seeds}" + (f", {row.failed} failed" if row.failed else "")
     return (
-        row.name, row.state, row.phase or "-", seeds, number(row.mean), number(row.rival_mean),
-        row.effect_text() or "-",
+        row.name, row.state, row.phase or "-", row.seeds_text(), number(row.mean),
+        number(row.rival_mean), row.effect_text() or "-",
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import typer
 from assay.cli import output
 from assay.cli.study.candidates import GpuHours, Hours, request_of
 from assay.cli.study.common import Call, DecidingPhase, PhaseName, acting, on_study
+from assay.core.wording import counted
 from assay.evaluation.formatting import number, signed
 
 if TYPE_CHECKING:
@@ -193,7 +194,10 @@ def verdict(
     shown = given.data.get("iqm", {}) if given else {}
     facts = {"candidate": name, "phase": phase, "status": status, "recorded": not dry}
     lines = [f"{name} in {phase}: {seen.outcome}", *(f"  {reason}" for reason in seen.reasons)]
-    lines += [f"  IQM of {who}: {p:.4g} [{a:.4g}, {b:.4g}]" for who, (p, a, b) in shown.items()]
+    lines += [
+        f"  IQM of {who} over {counted(n, 'seed')}: {point:.4g} [{low:.4g}, {high:.4g}]"
+        for who, (point, low, high, n) in shown.items()
+    ]
     if dry:
         lines.append("Nothing was recorded.")
     call.show(facts | verdict.as_data(seen), lines)

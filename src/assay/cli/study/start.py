@@ -65,7 +65,6 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Audit a repository and fill in a contract; with --execute train once, to time it."""
-    from assay.core.config import parse_assignments
     from assay.study.agree.setup import initialise, task_name, without_git
     from assay.study.files.documents import StudyError, write_text, write_yaml_document
     from assay.study.repo.audit import inspect
@@ -84,7 +83,7 @@ def start(
     start.refuse_python(place, python)
     seen = inspect(place, profile, script)
     found = propose(seen.adapter)
-    given, odd = start.as_spelt(found.parameters, parse_assignments(settings or []))
+    given, odd = start.as_spelt(found.parameters, common.assignments(settings or []))
     actor = common.actor(by)
     made = start.unapproved(place, task, study)
     filled_before = made is not None

@@ -158,8 +158,16 @@ def approve(study: Study, item: str, by: str, key: Path | None = None) -> Approv
         given, _ = standing(study, writer.events())
         values = {"item": item, **approval.model_dump()}
         values = signed(study, contract, given, values, key)
-        writer.append(kinds.APPROVED, values, actor=approval.by)
-        _write_approvals(study.contract_path, {**contract.approvals, item: approval})
+        # Both or neither, also on a full disk: what is not the last word in both is void.
+        written = study.contract_path.with_name("contract.yaml.new")
+        text = _with_approvals(study.contract_path, {**contract.approvals, item: approval})
+        try:
+            write_text(written, text)
+            read_yaml_document(written, Contract)
+            writer.append(kinds.APPROVED, values, actor=approval.by)
+            written.replace(study.contract_path)
+        finally:
+            written.unlink(missing_ok=True)
     return approval
 
 
@@ -227,8 +235,8 @@ def require_approved(
         )
 
 
-def _write_approvals(path: Path, approvals: dict[str, Approval]) -> None:
-    """Replace the contract's approvals and leave the rest of its text, comments too, alone."""
+def _with_approvals(path: Path, approvals: dict[str, Approval]) -> str:
+    """Return the contract with other approvals; the rest of its text, comments too, as it is."""
     lines = path.read_text().splitlines(keepends=True)
     kept, inside = [], False
     for line in lines:
@@ -238,6 +246,4 @@ def _write_approvals(path: Path, approvals: dict[str, Approval]) -> None:
             kept.append(line)
     plain = {item: approvals[item].model_dump() for item in APPROVALS if item in approvals}
     block = yaml.safe_dump({"approvals": plain}, sort_keys=False, allow_unicode=True)
-    text = "".join(kept).rstrip("\n") + "\n" + block
-    write_text(path, text)
-    read_yaml_document(path, Contract)
+    return "".join(kept).rstrip("\n") + "\n" + block

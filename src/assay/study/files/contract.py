@@ -40,7 +40,7 @@ EXCEPTIONS: dict[str, str] = {
     "adopted": "the study shows results that were measured before it; nothing is run",
     "dirty-tree": "launch although the working tree has uncommitted changes",
     "discarded-baselines": "plan another baseline although several with scores were discarded",
-    "equal-seeds": "go on although all seeds of the baseline gave the same run",
+    "equal-seeds": "go on although seeds of the baseline gave the same run",
     "failed-baseline": "go on with a baseline some of whose seeds failed",
     "reward-reflection": "reward engineering without a reward reflection",
 }

@@ -39,12 +39,17 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
     """Check a candidate's evidence in a phase, write `audits/<name>.json` and record it.
 
     Raises:
-        StudyError: There is nothing to check.
+        StudyError: There is nothing to check, or nobody to compare with.
     """
     with study.transaction() as transaction:
         history = transaction.history
         agreed = study.contract()
         other = verdict.rival(study, history)
+        if other == name:
+            raise StudyError(
+                f"'{name}' is what candidates are compared with; it is not audited itself.",
+                "The audits that it passed are in the report: assay study report.",
+            )
         mine, theirs = (history.selected(who, phase) for who in (name, other))
         if not mine:
             raise StudyError(
@@ -55,7 +60,7 @@ def audit(study: Study, name: str, phase: Phase, actor: str) -> ResultAudit:
             _protocol(study, history, agreed, mine, theirs),
             _seeds(agreed, mine, theirs, phase, history.stage(agreed, name, phase)),
             _losses(history, (name, other), phase),
-            _baselines(history, agreed, other),
+            _baselines(history, agreed),
             _machines(study, mine, theirs),
             _files(study, agreed, mine, theirs),
             *_hacking(study, agreed, mine, theirs),
@@ -94,7 +99,9 @@ def _artifacts(study: Study, agreed: Contract, mine: Runs) -> AuditCheck:
             if not same:
                 detail = f"{metric.name} of run {run.id} was {recorded} and is now {now}"
                 return _check(name, False, detail)
-    return _check(name, True, counted(len(mine), "run"))
+    done = [study.path / "runs" / run.id for run in mine if run.outcome == "done"]
+    doubts = [extractors.doubt(agreed.metrics.primary, p / "out", p / "stdout.log") for p in done]
+    return _check(name, True, "; ".join([counted(len(mine), "run"), *filter(None, doubts[:1])]))
 
 
 def _protocol(
@@ -131,26 +138,26 @@ def _seeds(
 
 def _losses(history: History, arms: Sequence[str], phase: Phase) -> AuditCheck:
     """Look for runs that someone may have killed because they did not please, in either arm."""
-    title = "no run was lost on the way"
+    title = "no run was stopped before its end"
     counts = []
     for name in arms:
         # The kill switch counts as well: whoever may turn it off again could run a seed twice.
         occasions = losses(history.over(name, phase))
         lost = [run for together in occasions for run in together]
         if len(occasions) > kinds.MOST_RUNS_LOST:
-            return _check(title, False, f"{', '.join(lost)} were stopped on the way")
+            return _check(title, False, f"{', '.join(lost)} were stopped before their end")
         at_once = ", in one stop of the study," if len(lost) > 1 else ""
-        counts.append(f"{len(lost)} of {name}{at_once}")
-    return _check(title, True, f"{' and '.join(counts)} were lost")
+        counts.append(f"{counted(len(lost), 'run')} of {name}{at_once}")
+    return _check(title, True, f"stopped: {' and '.join(counts)}")
 
 
-def _baselines(history: History, agreed: Contract, rival: str) -> AuditCheck:
+def _baselines(history: History, agreed: Contract) -> AuditCheck:
     """Show the baselines that were discarded after their scores were known."""
     title = "the baseline was not chosen among several"
     found = verdict.discarded(history, agreed.metrics.primary.name)
     waived = "discarded-baselines" in agreed.experiment.exceptions
     passed = len(found) <= kinds.MOST_BASELINES or waived
-    return _check(title, passed, "; ".join(found) or f"{rival} is compared with")
+    return _check(title, passed, "; ".join(found) or "no baseline was discarded")
 
 
 def _machines(study: Study, mine: Runs, theirs: Runs) -> AuditCheck:
@@ -181,7 +188,7 @@ def _hardware(record: RunRecord) -> str:
 
 def _files(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> AuditCheck:
     """Look for an arm that wrote more files for the deciding metric than its rival."""
-    title = "both arms wrote the deciding metric to as many files"
+    title = "both arms wrote the primary metric to the same number of files"
     source = agreed.metrics.primary.source
     counts = {}
     for run in (*theirs, *mine):
@@ -190,8 +197,9 @@ def _files(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> AuditChe
     first, usual = next(iter(counts.items()), ("", 0))
     odd = next((name for name, count in counts.items() if count != usual), None)
     if odd is not None:
-        return _check(title, False, f"{odd} wrote {counts[odd]} of them, and {first} {usual}")
-    return _check(title, True, f"{usual} each")
+        detail = f"{odd} wrote {counted(counts[odd], 'file')}, {first} wrote {usual}"
+        return _check(title, False, detail)
+    return _check(title, True, f"{counted(usual, 'file')} per run")
 
 
 def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[AuditCheck]:
@@ -212,7 +220,7 @@ def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[A
         look("the honeypot is untouched", [honeypot], lambda: _honeypot(honeypot, *arms))
     if metrics.components:
         parts = metrics.components
-        look("no reward component took over", parts, lambda: _domination(parts, *arms))
+        look("no reward component dominates", parts, lambda: _domination(parts, *arms))
         look("no reward component is saturated", (), lambda: _saturation(study, parts, mine))
     for metric in metrics.diagnostics:
         lowered = metric.name.lower()
@@ -220,7 +228,7 @@ def _hacking(study: Study, agreed: Contract, mine: Runs, theirs: Runs) -> list[A
             title = f"{metric.name} is not exploited"
             look(title, [metric], functools.partial(_exploit, metric, primary, *arms))
         if "limit" in lowered or "satur" in lowered:
-            title = f"{metric.name}: actions do not ride their limits"
+            title = f"{metric.name}: actions are not at their limits"
             look(title, [metric], functools.partial(_riding, metric, *arms))
     return checks
 
@@ -250,8 +258,8 @@ def _gained(metric: Metric, mine: Runs, theirs: Runs) -> float:
 def _reward_against_task(primary: Metric, reward: Metric, mine: Runs, theirs: Runs) -> Seen:
     task, trained = _gained(primary, mine, theirs), _gained(reward, mine, theirs)
     hacked = _outran(trained, task, least=2)
-    detail = f"{reward.name} moved by {trained:+.1f} and {primary.name} by {task:+.1f} deviations"
-    return not hacked, detail
+    moved = f"{reward.name} changed by {trained:+.1f} standard deviations over seeds"
+    return not hacked, f"{moved}, {primary.name} by {task:+.1f}"
 
 
 def _honeypot(metric: Metric, mine: Runs, theirs: Runs) -> Seen:
@@ -263,7 +271,7 @@ def _honeypot(metric: Metric, mine: Runs, theirs: Runs) -> Seen:
         return True, "too few runs are done to compare it"
     seen = gate.compare(arms[0], arms[1], direction=metric.direction)
     moved = min(seen.p_better, seen.p_worse) < 0.025 and abs(seen.effect) > TOLERANCE
-    return not moved, f"{metric.name} moved by {seen.effect:+.4g}"
+    return not moved, f"{metric.name} changed by {seen.effect:+.4g}"
 
 
 def _shares(components: Sequence[Metric], runs: Runs) -> dict[str, float]:
@@ -291,7 +299,7 @@ def _saturation(study: Study, components: Sequence[Metric], mine: Runs) -> Seen:
             tail = values[len(values) // 2 :]
             flat = len(tail) >= 5 and max(tail) - min(tail) <= 1e-6 * (1 + abs(max(tail)))
             if flat and max(values) - min(values) > 1e-3 and tail[-1] >= max(values) - 1e-9:
-                return False, f"{metric.name} of run {run.id} stands at {tail[-1]:g}"
+                return False, f"{metric.name} of run {run.id} stays at its maximum, {tail[-1]:g}"
     return True, counted(len(components), "component")
 
 
@@ -299,7 +307,8 @@ def _exploit(metric: Metric, primary: Metric, mine: Runs, theirs: Runs) -> Seen:
     """Look for episodes that changed their length while the task did not get better with it."""
     moved, task = _gained(metric, mine, theirs), _gained(primary, mine, theirs)
     hacked = _outran(abs(moved), task, least=5)
-    return not hacked, f"it moved by {moved:+.1f} deviations, {primary.name} by {task:+.1f}"
+    changed = f"it changed by {moved:+.1f} standard deviations over seeds"
+    return not hacked, f"{changed}, {primary.name} by {task:+.1f}"
 
 
 def _riding(metric: Metric, mine: Runs, theirs: Runs) -> Seen:

@@ -185,20 +185,22 @@ def _standard(
 def iqm(
     study: Study, history: History, agreed: Contract, name: str, phase: Phase
 ) -> dict[str, list[float]]:
-    """Return each arm's interquartile mean with its 95 % limits, for people: it decides nothing.
+    """Return each arm's interquartile mean, its 95 % limits and its number of seeds, for people.
 
-    In validation it is over both phases, drawn within each (stratified).
+    It decides nothing, and is over the seeds that are judged, of both arms. In validation it is
+    over both phases, drawn within each (stratified).
     """
     metric, found = agreed.metrics.primary.name, {}
     phases = kinds.DECIDING[: kinds.DECIDING.index(phase) + 1]
     for who in (rival(study, history), name):
         scores: dict[str, list[float]] = {}
         for one in phases:
-            arm = history.arm(who, one, metric).values()
-            scores[one] = [score for score in arm if score is not None]
+            judged = history.stage(agreed, name, one)
+            arm = history.arm(who, one, metric).items()
+            scores[one] = [score for seed, score in arm if score is not None and seed in judged]
         if min(map(len, scores.values())) >= kinds.MINIMUM_SEEDS:
             seen = statistics.stratified_bootstrap(scores, rng=0)
-            found[who] = [seen.point, seen.low, seen.high]
+            found[who] = [seen.point, seen.low, seen.high, sum(map(len, scores.values()))]
     return found
 
 

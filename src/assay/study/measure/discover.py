@@ -21,6 +21,7 @@ _PRINTED = re.compile(
 )
 # Timestamps, and numbers of processes.
 _CHANGES = re.compile(r"\d{4,}(?:[T_.:-]*\d)*|\d+(?=\.[0-9a-f-]{6,}$)")
+_NUMBERS = re.compile(r"\d+")
 _LARGEST = 256 * 2**20  # bytes of a file that is looked into
 _MOST_FILES = 200
 
@@ -30,8 +31,7 @@ class Written:
     """A metric that a run wrote."""
 
     source: MetricSource
-    points: int
-    last: float
+    values: tuple[float, ...]
 
 
 def discover(out: Path, log: Path) -> list[Written]:
@@ -65,12 +65,19 @@ def kind_of(path: Path) -> str:
 
 def _pattern(path: Path, out: Path, files: list[Path]) -> str:
     """Return a pattern that finds the same file of another run, whose directories may differ."""
-    name = "events.out.tfevents.*" if "tfevents" in path.name else _CHANGES.sub("*", path.name)
+    # Names that differ in every run: of W&B, a random word.
+    named = {"tensorboard": "events.out.tfevents.*", "wandb": "*.wandb"}
+    name = named.get(kind_of(path)) or _CHANGES.sub("*", path.name)
     alike = [other for other in files if other.match(name)]
     if len({other.parent for other in alike}) == 1:
         return name if path.parent == out else f"**/{name}"
-    parts = [_CHANGES.sub("*", part) for part in path.relative_to(out).parts[:-1]]
-    return "/".join([*parts, name])
+    # A directory may be named by its seed: every number, unless it tells files apart.
+    for changes in (_NUMBERS, _CHANGES):
+        parts = [changes.sub("*", part) for part in path.relative_to(out).parts[:-1]]
+        pattern = "/".join([*parts, name])
+        if len({other.parent for other in out.glob(pattern)}) == 1:
+            break
+    return pattern
 
 
 def _in_file(path: Path, kind: str, pattern: str) -> Iterator[Written]:
@@ -98,7 +105,7 @@ def _metrics(columns: Series, source: MetricSource) -> Iterator[Written]:
             kind=source.kind, path=source.path, key=str(key),
             step=source.step if whole else None, reduce="last",
         )  # fmt: skip
-        yield Written(reading, len(values), values[-1])
+        yield Written(reading, tuple(values))
 
 
 def _printed(log: Path) -> Iterator[Written]:
@@ -112,4 +119,4 @@ def _printed(log: Path) -> Iterator[Written]:
         return
     for name, values in seen.items():
         pattern = re.escape(name).replace(r"\ ", r"\s+") + rf"\s*[:=|]\s*{PRINTED}"
-        yield Written(MetricSource(kind="stdout", path="", key=pattern), len(values), values[-1])
+        yield Written(MetricSource(kind="stdout", path="", key=pattern), tuple(values))

@@ -106,6 +106,50 @@ def series(source: MetricSource, out: Path, log: Path) -> list[Point]:
     return sorted(points, key=lambda point: point[0])
 
 
+def doubt(metric: Metric, out: Path, log: Path) -> str:
+    """Return where else a metric that can be read would be read from, and how to choose, or ""."""
+    source = metric.source
+    if source.kind == "stdout":
+        found = _other_lines(source, log)
+        how = "A longer pattern names the one that is wanted (the metric's source.key)"
+    else:
+        found = _other_files(source, out)
+        how = "The metric's source.path names the one that is wanted"
+    value = f"{reduce(series(source, out, log), source):g} ({source.reduce})"
+    return f"metric '{metric.name}' was read as {value}, and {found}. {how}" if found else ""
+
+
+def _other_lines(source: MetricSource, log: Path) -> str:
+    """Say which lines match a pattern that differ in more than their numbers."""
+    pattern = re.compile(source.key)
+    kinds: dict[str, str] = {}
+    with open(log, errors="replace") as file:
+        for line in file:
+            matches = list(pattern.finditer(line))
+            if len({match[1] for match in matches}) > 1:
+                return f"'{line.strip()[:80]}' matches {len(matches)} times; its first is taken"
+            for match in matches[:1]:
+                before = re.sub(r"[\d\W_]+", " ", line[: match.start(1)])
+                kinds.setdefault(before.strip(), line.strip()[:80])
+    if len(kinds) < 2:
+        return ""
+    shown = " and ".join(f"'{line}'" for line in [*kinds.values()][:2])
+    return f"{len(kinds)} kinds of lines match its pattern: {shown}"
+
+
+def _other_files(source: MetricSource, out: Path) -> str:
+    """Say which files hold a metric, where several do that are not parts of one log."""
+    if source.kind == "sb3-monitor":  # one for each copy of the environment
+        return ""
+    reader = READERS[source.kind][0]
+    paths = [path for path in files_of(source, out) if source.key in reader(path, source)]
+    logs = {path.parent if source.kind == "tensorboard" else path for path in paths}
+    shown = ", ".join(f"'{path.relative_to(out)}'" for path in paths[:3])
+    return (
+        f"{len(logs)} logs hold it, whose points are put together: {shown}" if len(logs) > 1 else ""
+    )
+
+
 def _known(key: str, found: Iterable[str]) -> str:
     """Return what to write instead of a key that is not there: what is nearest, and what is."""
     names = sorted(found)

@@ -36,6 +36,10 @@ _TORN = "the last line is half-written"
 _LOOKS = 20
 _LOOK_SECONDS = 0.05
 _decode = json.JSONDecoder().raw_decode  # what `json.loads` calls, without its detours
+WAY_OUT = (
+    "See all damage with `assay study verify`. Put ledger.jsonl back as it was, from a backup or a "
+    "commit (state.json alone can be deleted); until then nothing is launched or decided."
+)
 
 
 class LedgerError(AssayError):
@@ -138,7 +142,8 @@ class Ledger:
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                file = open(self.path, "r+b" if self.path.exists() else "x+b")
+                # Unbuffered: what could not be written would be written again as it is closed.
+                file = open(self.path, "r+b" if self.path.exists() else "x+b", buffering=0)
             except OSError as error:
                 raise self.unwritable(error) from None
             with file:
@@ -162,7 +167,7 @@ class Ledger:
             if event is None or reason is not None:
                 raise LedgerError(
                     f"The ledger '{self.path}' is damaged in line {number}: {reason}.",
-                    "Run `assay study verify` to see all damage; nothing is decided on it.",
+                    WAY_OUT,
                 )
             previous = Head(event.seq, event.hash)
             yield event
@@ -306,8 +311,9 @@ class Writer:
         hashed = hashlib.sha256(body).hexdigest()
         end = self._file.seek(0, os.SEEK_END)
         try:
-            self._file.write(body[:-1] + _HASH_KEY + hashed.encode() + b'"}\n')
-            self._file.flush()
+            line = body[:-1] + _HASH_KEY + hashed.encode() + b'"}\n'
+            while line:
+                line = line[self._file.write(line) :]
             os.fsync(self._file.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):  # else the next writer takes the torn line off
@@ -339,7 +345,7 @@ def _tail(file: BinaryIO, path: Path) -> tuple[Head, int]:
             if event is None or reason is not None:
                 raise LedgerError(
                     f"The last line of the ledger '{path}' is damaged: {reason}.",
-                    "Run `assay study verify` to see all damage; nothing can be appended to it.",
+                    WAY_OUT,
                 )
             return Head(event.seq, event.hash), start + end + 1
     return Head(), 0

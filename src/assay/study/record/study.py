@@ -37,7 +37,16 @@ from assay.study.files.records import Adapter, LedgerFile, Registry, RunRecord, 
 from assay.study.record import kinds
 from assay.study.record.book import Book
 from assay.study.record.history import History, Transaction
-from assay.study.record.ledger import Event, GitRef, Head, Ledger, LedgerError, Problem, Reading
+from assay.study.record.ledger import (
+    WAY_OUT,
+    Event,
+    GitRef,
+    Head,
+    Ledger,
+    LedgerError,
+    Problem,
+    Reading,
+)
 
 ASIDE = "migrating"  # where files are while they move out of the flat layout
 FLAT = ("contract.yaml", "ledger.jsonl", "state.json")  # what stood there once
@@ -267,17 +276,22 @@ class Study:
                 if broken:
                     raise LedgerError(
                         f"The ledger of {self.task}/{self.name} is damaged, {broken[0]}.",
-                        "Run `assay study verify`; its head is not noted until it is repaired.",
+                        WAY_OUT,
                     )
                 book = Book.read(reading.events)
             if not book.anchored and self.ref.note(book.head):
                 facts = {"ref": self.ref.name}
                 book.add(transaction.append(kinds.ANCHORED, facts, actor="assay"))
             state = book.state(self.task, self.name, self._file())
-            write_json_document(self.path / "state.json", state)
             told = _told(state)
+            # First, since what state.json says is not noted again.
             if book.anchored and not self.ref.note(book.head, told, continues=continues):
-                raise StudyError(f"Git refused to note the ledger's head in {self.ref.name}.")
+                raise StudyError(
+                    f"Git cannot note the ledger's head in {self.ref.name}; the ledger is whole.",
+                    "Free some space if the disk is full, see that .git can be written to, and "
+                    "run `assay study status`, which notes it.",
+                )
+            write_json_document(self.path / "state.json", state)
 
     def anchor_again(self, actor: str, why: str) -> None:
         """Note the ledger's head in the Git ref again, after the ref was lost.

@@ -173,13 +173,11 @@ def _classified(
     if reward is not None and task is not None:
         trained = next(m for m in metrics if m.metric == reward.name).deviations
         if trained is not None and trained > FAR and task <= 0:
-            why = (
-                f"{reward.name} moved by {trained:+.1f} deviations, {primary.metric} by {task:+.1f}"
-            )
-            return "exploiting", why
+            moved = f"{reward.name} changed by {trained:+.1f} standard deviations"
+            return "exploiting", f"{moved}, {primary.metric} by {task:+.1f}"
     course = trend(monitor.points_of(agreed.metrics.primary, study.path / "runs" / run.id))
     if course == "flat" and (task is None or task < -FAR):
-        behind = f", {task:+.1f} deviations from the rival" if task is not None else ""
+        behind = f", {task:+.1f} standard deviations from the rival" if task is not None else ""
         return "not learning", f"{primary.metric} is flat over the run{behind}"
     if task is not None and abs(task) > FAR:
         why = f"{primary.metric} is {task:+.1f} deviations from {len(rivals)} seeds of the rival"

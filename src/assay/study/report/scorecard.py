@@ -73,7 +73,9 @@ def scorecard(study: Study, history: History, name: str, phase: Phase | None = N
     judged = history.verdict(name, found)
     given = judged.data if judged else {}
     other = str(given.get("rival") or _rival(study, history, name))
-    seeds: Container[int] | None = given.get("seeds")
+    seeds: Container[int] = given.get("seeds") or history.arm(
+        name, found, agreed.metrics.primary.name
+    )
     lines = tuple(_lines(agreed, history, (name, other), found, seeds, given))
     return Scorecard(name, found, other, lines)
 
@@ -91,7 +93,7 @@ def _lines(
     history: History,
     names: tuple[str, str],
     phase: Phase,
-    seeds: Container[int] | None,
+    seeds: Container[int],
     given: Mapping[str, Any],
 ) -> Iterator[Line]:
     metrics = agreed.metrics
@@ -135,11 +137,11 @@ def _roles(agreed: Contract) -> Iterator[tuple[str, Metric]]:
 
 
 def _values(
-    history: History, name: str, phase: Phase, metric: str, seeds: Container[int] | None
+    history: History, name: str, phase: Phase, metric: str, seeds: Container[int]
 ) -> Sequence[float]:
     """Return what the seeds of an arm say of a metric, where they say a number."""
     arm = history.arm(name, phase, metric) if name else {}
-    scores = (score for seed, score in arm.items() if seeds is None or seed in seeds)
+    scores = (score for seed, score in arm.items() if seed in seeds)
     return [score for score in scores if score is not None and math.isfinite(score)]
 
 

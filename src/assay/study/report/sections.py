@@ -45,7 +45,7 @@ def document(facts: Facts, *, plots: bool) -> list[Block]:
 def _summary(facts: Facts, plots: bool) -> list[Block]:
     """Return the answer first: what was found, both arms' means, the effect, and a picture."""
     metric = facts.agreed.metrics.primary if facts.agreed else None
-    rows = standings(facts.history, metric)
+    rows = standings(facts.history, facts.agreed)
     question = facts.agreed.question if facts.agreed else "The contract does not say yet."
     blocks: list[Block] = [
         Heading(2, "Answer"),
@@ -80,9 +80,8 @@ def _telling(facts: Facts, judged: Sequence[Judgement]) -> Judgement:
 
 
 def _standing_cells(row: Standing) -> list[Cell]:
-    failed = f", {row.failed} failed" if row.failed else ""
     return [
-        row.name, Badge(row.state), row.phase or "-", f"{row.seeds}{failed}", number(row.mean),
+        row.name, Badge(row.state), row.phase or "-", row.seeds_text(), number(row.mean),
         row.rival or "-", number(row.rival_mean), number(row.effect, "+.4g"), number(row.low),
         number(row.high), row.reason,
     ]  # fmt: skip

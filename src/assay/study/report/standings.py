@@ -14,7 +14,7 @@ from typing import Any
 
 from assay.evaluation.formatting import number, signed
 from assay.study.files.base import Phase
-from assay.study.files.contract import PrimaryMetric
+from assay.study.files.contract import Contract, PrimaryMetric
 from assay.study.record.history import History
 from assay.study.record.ledger import Event
 
@@ -30,6 +30,7 @@ class Standing:
     state: str
     phase: str = ""  # "" before its first score
     seeds: int = 0  # that have a score
+    wanted: int = 0  # that the phase needs, or the verdict rests on
     failed: int = 0  # that have none
     mean: float | None = None  # over the seeds that have a score
     rival: str = ""  # whom the verdict compared it with; "" without a verdict
@@ -38,6 +39,12 @@ class Standing:
     low: float | None = None  # the effect's one-sided 95 % limits
     high: float | None = None
     reason: str = ""  # why it is in this state
+
+    def seeds_text(self) -> str:
+        """Return how many seeds have a score, of how many while some are missing, and failed."""
+        whole = self.seeds + self.failed >= self.wanted
+        failed = f", {self.failed} failed" if self.failed else ""
+        return (f"{self.seeds}" if whole else f"{self.seeds} of {self.wanted}") + failed
 
     def effect_text(self) -> str:
         """Return the effect with its limits, or "" without a verdict."""
@@ -48,24 +55,25 @@ class Standing:
         return f"{signed(self.effect)} [{signed(self.low)}, {signed(self.high)}]"
 
 
-def standings(history: History, metric: PrimaryMetric | None) -> list[Standing]:
+def standings(history: History, agreed: Contract | None) -> list[Standing]:
     """Return where the candidates stand, the oldest first.
 
     Args:
         history: All that happened.
-        metric: What decides; None while the contract cannot be read.
+        agreed: The contract; None while it cannot be read.
     """
     last = {str(event.data["candidate"]): event for event in history.verdicts}
-    return [_standing(history, name, metric, last.get(name)) for name in history.status]
+    return [_standing(history, name, agreed, last.get(name)) for name in history.status]
 
 
 def _standing(
-    history: History, name: str, metric: PrimaryMetric | None, given: Event | None
+    history: History, name: str, agreed: Contract | None, given: Event | None
 ) -> Standing:
     state = history.shown_state(name)
     plain = Standing(name, history.kind[name], state, reason=_reason(history, name))
-    if metric is None:
+    if agreed is None:
         return plain
+    metric = agreed.metrics.primary
     phase = next((p for p in PHASES if history.arm(name, p, metric.name)), None)
     if phase is None:
         return plain
@@ -81,6 +89,7 @@ def _standing(
         plain,
         phase=phase,
         seeds=sum(score is not None for score in arm),
+        wanted=len(seeds or history.stage(agreed, name, phase)),
         failed=arm.count(None),
         mean=_mean(arm),
         rival=rival,
@@ -134,7 +143,9 @@ def answer(rows: list[Standing], incumbent: str, metric: PrimaryMetric | None) -
     base = next((row for row in rows if row.kind == "baseline"), None)
     level = ""
     if base is not None and base.mean is not None and metric is not None:
-        level = f" The baseline's {metric.name} is {_with_unit(base.mean, metric)}."
+        part = base.seeds + base.failed < base.wanted
+        so_far = f" so far, by {base.seeds_text()} {base.phase} seeds" if part else ""
+        level = f" The baseline's {metric.name} is {_with_unit(base.mean, metric)}{so_far}."
     if not tried:
         why = "all candidates were discarded" if proposed else "no candidate was proposed"
         return f"There is no answer yet: {why}." + level

@@ -176,7 +176,8 @@ def _judgement_blocks(judgement: Judgement) -> list[Block]:
     blocks.append(Table(caption, columns, rows))
     arms = [
         f"{name} {point:.4g} [{low:.4g}, {high:.4g}]"
-        for name, (point, low, high) in (data.get("iqm") or {}).items()
+        + "".join(f" over {counted(n, 'seed')}" for n in count)  # verdicts of old have none
+        for name, (point, low, high, *count) in (data.get("iqm") or {}).items()
     ]
     if arms:
         text = f"Interquartile means with 95 % limits (stratified bootstrap): {', '.join(arms)}."
@@ -202,10 +203,7 @@ def _comparison_row(name: str, seen: Mapping[str, Any], least: Cell, alpha: Cell
 
 
 def _seed_blocks(facts: Facts, judgement: Judgement, plots: bool) -> list[Block]:
-    arms = [
-        (name, facts.history.arm(name, judgement.phase, judgement.metric))
-        for name in (judgement.rival, judgement.candidate)
-    ]
+    arms = _arms(facts, judgement)
     if not all(arm for _, arm in arms):
         return []
     seeds = sorted({seed for _, arm in arms for seed in arm})
@@ -224,10 +222,19 @@ def _seed_blocks(facts: Facts, judgement: Judgement, plots: bool) -> list[Block]
 
 def seed_figure(facts: Facts, judgement: Judgement) -> Figure:
     """Return every seed of both arms of a verdict, as dots with their means."""
-    names = (judgement.rival, judgement.candidate)
-    arms = [(name, facts.history.arm(name, judgement.phase, judgement.metric)) for name in names]
     caption = f"{judgement.metric} of every seed, {judgement.phase}: dots, with the means as bars"
-    return Figure(charts.dots(arms, _axis_name(facts)), caption)
+    return Figure(charts.dots(_arms(facts, judgement), _axis_name(facts)), caption)
+
+
+def _arms(facts: Facts, judgement: Judgement) -> list[tuple[str, dict[int, float | None]]]:
+    """Return the scores of both arms that a verdict rests on, whatever was run since."""
+    names, history = (judgement.rival, judgement.candidate), facts.history
+    arms = [(name, history.arm(name, judgement.phase, judgement.metric)) for name in names]
+    seeds = judgement.event.data.get("seeds")
+    return [
+        (name, {seed: score for seed, score in arm.items() if seeds is None or seed in seeds})
+        for name, arm in arms
+    ]
 
 
 def _axis_name(facts: Facts) -> str:

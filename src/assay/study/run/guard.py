@@ -42,6 +42,7 @@ class Notes:
     outside: set[str] = field(default_factory=set)  # code of the repository itself
     installed: set[str] = field(default_factory=set)  # code of other places
     written: set[str] = field(default_factory=set)  # of the run's output
+    peeked: set[str] = field(default_factory=set)  # opened, of other runs and studies
 
     @classmethod
     def of(cls, place: Path) -> Notes:
@@ -49,7 +50,7 @@ class Notes:
         notes = cls()
         sets = {
             "read": notes.read, "root": notes.outside, "installed": notes.installed,
-            "write": notes.written,
+            "write": notes.written, "peek": notes.peeked,
         }  # fmt: skip
         for path in sorted(place.iterdir()):
             for line in path.read_bytes().decode(errors="surrogateescape").splitlines():
@@ -192,6 +193,9 @@ class Guard:
                 self.found.append(
                     f"{what} loaded '{path}' from the repository itself, not from its worktree"
                 )
+        for path in sorted(notes.peeked):
+            if not self._linked(path):
+                self.found.append(f"{what} read '{path}', which is not of its own run")
         for path, mark in sorted(notes.code.items()):
             self.loaded[path] = mark
             if self._linked(path):

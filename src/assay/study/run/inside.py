@@ -7,7 +7,8 @@ break what runs: what it cannot note, it leaves out.
 
 It does two things. Editable installs (`pip install -e`) name the repository itself; they are made
 to name the run's worktree. And every file of the worktree that is executed, imported or opened is
-written down at once, so that a process that is killed has said it too.
+written down at once, so that a process that is killed has said it too; so is what it reads of the
+studies, apart from its own run: results of others.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ def install() -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     prefixes = tuple(os.path.realpath(p) + os.sep for p in (sys.prefix, sys.base_prefix))
     root, tree, out = (path + os.sep for path in (ROOT, TREE, OUT))
+    studies = os.path.join(ROOT, ".rlxp", "tasks", "")
+    own = (tree, os.path.join(os.path.dirname(OUT), ""))
 
     def of_repository(path: str) -> str | None:
         """Return where a path is in the repository itself, or None if it is not its code."""
@@ -74,6 +77,11 @@ def install() -> None:
         if path.startswith("<"):
             return
         path = os.path.normpath(os.path.join(os.getcwd(), path))
+        if kind == "read":
+            real = os.path.realpath(path)
+            if real.startswith(studies) and not real.startswith(own) and ("peek", real) not in seen:
+                seen.add(("peek", real))
+                write("peek", real[len(root) :])
         if kind == "write":
             known, start = path.startswith(out), out
         else:

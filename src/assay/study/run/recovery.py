@@ -70,7 +70,7 @@ def poll(study: Study, run: str) -> RunRecord | None:
     record = study.run(run)
     if record.outcome == "running":
         claimed = (place / "claim.json").exists()
-        young = time.time() - (place / "run.json").stat().st_mtime < START_SECONDS
+        young = abs(time.time() - (place / "run.json").stat().st_mtime) < START_SECONDS
         if supervised(place) if claimed else young:
             return None
         recover(study)
@@ -203,7 +203,8 @@ def recover(study: Study) -> list[str]:
             continue
         if not (place / "claim.json").exists():
             age = datetime.now(UTC) - datetime.fromisoformat(run.prepared.time)
-            if age.total_seconds() < START_SECONDS or not claim(place, "recovery"):
+            # Of a clock that was set back, it is far in the future.
+            if abs(age.total_seconds()) < START_SECONDS or not claim(place, "recovery"):
                 continue
             _lose(study, run.id, UNSTARTED, 0.0)
         elif supervised(place):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -239,12 +240,12 @@ def _watch(
     request = study.candidate(record.candidate).budget.wall_clock_hours
     limit = request * agreed.experiment.stop.overrun * 3600
     health = monitor.Watch(agreed, place)
-    beat = 0.0
+    beat = -math.inf
     while process.poll() is None:
-        now = time.time()
+        now = time.monotonic()  # a clock that is set must not end a run, nor keep it unwatched
         if now - beat >= HEARTBEAT_SECONDS:
             with contextlib.suppress(OSError):  # a full disk ends the run soon enough
-                write_atomic(place / "heartbeat.json", dump_json({"time": now}))
+                write_atomic(place / "heartbeat.json", dump_json({"time": time.time()}))
             beat = now
             reason = health.look(now) or processes.exceeded(agreed.experiment.stop, place)
             if reason:

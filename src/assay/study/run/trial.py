@@ -78,14 +78,15 @@ def trial_seconds(study: Study) -> float | None:
 
 
 def unread(study: Study, agreed: Contract) -> list[str]:
-    """Return which metrics of the contract the last trial's output does not hold, in words."""
+    """Return which metrics of the contract the last trial does not hold, or holds twice."""
     place = study.path / TRIAL
     if trial_seconds(study) is None or not (place / "out").is_dir():
         return []
-    found = []
+    found: list[str] = []
     for metric in agreed.metrics.all():
         try:
             extractors.extract(metric, place / "out", place / "stdout.log")
+            found += filter(None, [extractors.doubt(metric, place / "out", place / "stdout.log")])
         except StudyError as error:
             said = " ".join(filter(None, (error.message, error.fix)))
             found.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,7 +27,6 @@ Action = Literal[
 ]  # fmt: skip
 PERSONAL = ("debug", "extend", "discard")  # a person has to think first
 AA, GAPS, SEEDS = "aa-test", "failed-baseline", "equal-seeds"  # exceptions of the contract
-_FEWEST_ALIKE = 3  # seeds
 _UNREMARKABLE = 2.5  # standard errors; no t-test calls less than 2.57 significant at 1 %
 
 
@@ -105,7 +104,8 @@ def voided(study: Study, book: Book, agreed: Contract) -> Step | None:
         return None
     odd = protocol.differing(told, protocol.measures(study.root, agreed))
     if not odd:
-        return None if SEEDS in agreed.experiment.exceptions else _seedless(study, book, names[0])
+        waived = SEEDS in agreed.experiment.exceptions
+        return None if waived else _seedless(study, book, agreed, names[0])
     name, what = names[0], f"{', '.join(odd)} changed after {names[0]} was registered"
     if any(run.phase in DECIDING for run in book.of(name)):
         reason = f"{what}, so that its runs count for nothing; put it back, or {_instead(name)}"
@@ -114,35 +114,26 @@ def voided(study: Study, book: Book, agreed: Contract) -> Step | None:
     return Step("debug", reason, name)
 
 
-def _seedless(study: Study, book: Book, name: str) -> Step | None:
-    """Return a step if all runs of a baseline are the same, files included, whatever their seed.
+def _seedless(study: Study, book: Book, agreed: Contract, name: str) -> Step | None:
+    """Return a step if runs of a baseline are the same, whatever their seed."""
+    runs = {r.seed: r for r in book.of(name) if r.phase in DECIDING and r.outcome == "done"}
+    metric = agreed.metrics.primary
+    scores = [book.scores.get(run.id, {}).get(metric.name) for run in runs.values()]
+    if len(set(scores)) == len(scores):
+        return None  # by a look that loads nothing
+    from assay.study.measure.alike import alike
 
-    Scores alone prove nothing: a task may be solved, or never solved, with every seed.
-    """
-    runs = [r for r in book.of(name) if r.phase in DECIDING and r.outcome == "done"]
-    seeds = sorted({run.seed for run in runs})
-    scores = [book.scores.get(run.id) for run in runs]
-    if len(seeds) < _FEWEST_ALIKE or any(score != scores[0] for score in scores):
-        return None
-    try:
-        written = [_written(study, run.id) for run in runs]
-    except (StudyError, OSError):  # files that are gone say nothing
-        return None
-    if any(files != written[0] for files in written):
+    same = alike(metric, {seed: study.path / "runs" / run.id for seed, run in runs.items()})
+    if not same:
         return None
     reason = (
-        f"{name} scored the same and wrote the same on seeds {seeds}: the seed changes nothing, "
-        "and one measurement would count as many. Have the command pass the seed on, and "
-        f"{_instead(name)}; or have the script use it, commit that, and begin a new study (assay "
-        f"study start --study NAME --activate). Or have it waived (exception '{SEEDS}')"
+        f"{name} gave the same values of {metric.name} on seeds {same}, to the last digit: the "
+        "seed changes nothing, and one measurement would count as many. Have the command pass the "
+        f"seed on, and {_instead(name)}; or have the script use it, commit that, and begin a new "
+        "study (assay study start --study NAME --activate). If the task has no chance in it, have "
+        f"it waived (exception '{SEEDS}')"
     )
     return Step("debug", reason, name)
-
-
-def _written(study: Study, run: str) -> Mapping[str, str]:
-    """Return the hashes of what a run wrote; of one that wrote no files, of what it printed."""
-    place = study.path / "runs" / run / "stdout.log"
-    return study.run(run).artifacts or {place.name: protocol.fingerprint(place)}
 
 
 def _baseline(book: Book, agreed: Contract, name: str, phases: Sequence[Phase]) -> list[Step]:

@@ -352,7 +352,7 @@ def _learn_metrics(made: Draft, written: Sequence[Written]) -> None:
         name = re.split(r"\\[sd]|\(", name)[0].replace("\\", "")
     _primary(made, name, best.source, why)
     said = re.findall("[a-z]+", f"{best.source.path} {best.source.key}".lower())
-    if best.points > 1 and not _EVALUATED & set(said):
+    if len(best.values) > 1 and not _EVALUATED & set(said):
         made.put("metrics.primary.source.reduce", "tail-mean")
         made.put("metrics.primary.training_reward", True)
         why = "Nothing else is written; the last tenth of the curve is averaged."
@@ -360,11 +360,11 @@ def _learn_metrics(made: Draft, written: Sequence[Written]) -> None:
         made.ask("metrics.primary.training_reward", "it is a curve of training; a score of an "
                  "evaluation would be better")  # fmt: skip
     else:
-        curve = next((m for m in useful[1:] if m.points > 1), None)
+        curve = next((m for m in useful[1:] if len(m.values) > 1), None)
         if curve is not None:
             source = curve.source.model_dump(mode="json", exclude_defaults=True)
             made.put("metrics.training_reward", {"name": "training-reward", "source": source})
-    _minimum(made, best.last)
+    _minimum(made, best.values[-1])
 
 
 def _minimum(made: Draft, score: float) -> None:
