@@ -7,7 +7,7 @@ import assay
 
 if __name__ == "__main__":
     run = assay.train(
-        "tqc", "Pendulum-v1", env_steps=2400, learning_starts=300, lr=2e-3, gamma=0.95, tau=0.02,
+        "tqc", "Pendulum-v1", env_steps=1600, learning_starts=300, lr=2e-3, gamma=0.95, tau=0.02,
         batch_size=64, hidden=[64, 64], n_critics=3, n_quantiles=15,
         top_quantiles_to_drop_per_net=1, seed=1, eval_every=0, checkpoint_every=0, preset=False,
     )  # fmt: skip

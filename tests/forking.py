@@ -62,6 +62,7 @@ IMPORTED = (
 _EARLY = ("PYTHON", "OMP_", "MKL_", "LD_", "TORCH", "CUDA", "GRPC_")
 _LATE = (
     *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
+    "CUDA_VISIBLE_DEVICES",  # nothing that is imported asks for devices
     # Torch sets the second itself, once a process has compiled something.
     *("TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CACHE_DIR"),
     # Workers of environments get it beside OMP_NUM_THREADS, which says the same and is early.

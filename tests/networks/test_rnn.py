@@ -264,7 +264,10 @@ class TestTransformer:
 def test_compiled(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other kinds are compiled in the contract suite of recurrent PPO."""
+    """The other kinds are compiled in the contract suite of recurrent PPO.
+
+    Two steps, one of them an episode's first, hold all that there is; each more takes seconds.
+    """
     if not has_compiler():
         pytest.skip("no C++ compiler")
     monkeypatch.setenv("ASSAY_CACHE", str(session_cache(tmp_path_factory)))
@@ -281,7 +284,7 @@ def test_compiled(
 
         objective = Objective("fit", memory, loss, Adam(max_grad_norm=0.5))
         step = CompiledStep([objective], mode=mode, key="gru")  # type: ignore[arg-type]
-        batch = {"x": sequence(steps=4), "first": RESETS[:4], **start(memory)}
+        batch = {"x": sequence(steps=2), "first": RESETS[2:4], **start(memory)}
         with quick_compiler():
             metrics = [step.metrics(step(batch, 0.01))["fit_loss"] for _ in range(3)]
         if mode == "compiled":

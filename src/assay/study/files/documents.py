@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import hashlib
 import json
@@ -77,7 +76,16 @@ def read_yaml_document(path: Path, model: type[ModelT]) -> ModelT:
         StudyError: It is missing, malformed (line and column are named), of an unknown schema
             version, or says something that the model does not allow.
     """
-    documents = read_yaml(path)
+    document = _document(path, _text(path), model)
+    assert isinstance(document, model)
+    return document
+
+
+# A step of a study reads its contract dozens of times. Models are frozen, so that all may share
+# one; nobody changes what stands in a mapping of theirs.
+@functools.lru_cache(maxsize=64)
+def _document(path: Path, text: str, model: type[Model]) -> Model:
+    documents = _documents(path, text)
     if len(documents) > 1:
         raise StudyError(f"'{path}' holds {len(documents)} YAML documents; expected one.")
     return _parsed(path, documents[0] if documents else None, model)
@@ -89,23 +97,26 @@ def read_yaml(path: Path) -> list[Any]:
     Raises:
         StudyError: It is missing, no text, or malformed (line and column are named).
     """
+    return _documents(path, _text(path))
+
+
+def _text(path: Path) -> str:
     try:
-        return copy.deepcopy(_documents(path.read_text(encoding="utf-8")))
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise StudyError(*run_error(error, f"read '{path}'").args) from None
     except UnicodeDecodeError as error:
         raise StudyError(f"'{path}' is not UTF-8 text: {error}.") from None
+
+
+def _documents(path: Path, text: str) -> list[Any]:
+    try:
+        return list(yaml.load_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise StudyError(f"'{path}' is malformed{place}: {problem}.") from None
-
-
-# A step of a study reads its contract dozens of times.
-@functools.lru_cache(maxsize=64)
-def _documents(text: str) -> list[Any]:
-    return list(yaml.load_all(text, Loader=_Loader))
 
 
 def read_json_document(path: Path, model: type[ModelT]) -> ModelT:
