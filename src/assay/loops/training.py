@@ -24,7 +24,6 @@ from assay.core.config import Model, UnusedSettingError, parse
 from assay.core.errors import AssayError, ConfigError, RunError
 from assay.core.images import has_large_images
 from assay.core.presets import preset
-from assay.core.threads import use_threads
 from assay.core.types import Clock, State, tree_leaves
 from assay.envs.space_codec import space_to_state
 from assay.envs.start_check import check_ends
@@ -50,6 +49,7 @@ from assay.loops.learned_rewards import RewardFunction
 from assay.loops.recorded import run_vector
 from assay.loops.run_settings import OnlineSettings
 from assay.loops.table import make_loop
+from assay.optim.threads import use_threads
 from assay.policies.model_file import to_state
 from assay.policies.parts import ModelError
 from assay.policies.policy import Policy

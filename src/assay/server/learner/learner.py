@@ -18,10 +18,10 @@ from torch import nn
 from assay.algorithms.base import Algorithm, ReplayNeeds
 from assay.core import seeding
 from assay.core.errors import AssayError, CheckpointError
-from assay.core.threads import use_threads
 from assay.core.types import State
 from assay.core.wording import counted
 from assay.loops.divergence import divergence_fix
+from assay.optim.threads import use_threads
 from assay.policies import description as arch
 from assay.policies.model_file import Snapshot, make_snapshot, parse_snapshot
 from assay.policies.parts import ModelError
