@@ -12,6 +12,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ from typing import Any
 import forking
 import pytest
 import typer.testing
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, as would all programs that
+# they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 forking.install()
 
