@@ -1,18 +1,20 @@
 """How exactly, how fast and how well small games are solved, beside OpenSpiel.
 
     python benchmarks/games.py                 # all parts, each kept as soon as it is done
-    python benchmarks/games.py cfr             # one part: cfr, cfr_plus, fictitious_play, responses
+    python benchmarks/games.py cfr             # cfr, cfr_plus, fictitious_play, responses, self_play
     python benchmarks/games.py --seconds 400   # begin nothing new after so long
 
 Parts that are in the evidence already are not measured again; delete a part there to do so.
 CFR and OpenSpiel's C++ CFRSolver take the same number of iterations in Leduc poker, in one process
 and on one thread, one after the other. The responses are trained against uniform play in Kuhn
-poker, five seeds for each seat, and valued exactly.
+poker, five seeds for each seat, and valued exactly. Self-play is that of the shipped presets, five
+seeds each; its exploitability is exact, at the end of the run.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import tempfile
 import time
@@ -22,6 +24,7 @@ from typing import Any
 import evidence
 import numpy as np
 
+import assay
 from assay.best_responses import train_best_response
 from assay.core.errors import EXIT_USER_ERROR, AssayError
 from assay.envs.games.registry import make_tree
@@ -35,6 +38,11 @@ ITERATIONS = 1000
 SEEDS = (1, 2, 3, 4, 5)
 ALGORITHMS = {"dqn": 20_000, "ppo": 20_000}  # environment steps
 MARGIN = 0.02  # of a trained response below the exact one
+SELF_PLAY = {  # and the exploitability that is asked for
+    ("ippo", "kuhn_poker"): 0.1,
+    ("nfsp", "kuhn_poker"): 0.1,
+    ("ippo", "leduc_poker"): 1.0,
+}
 
 
 def solve(plus: bool) -> dict[str, Any]:
@@ -101,6 +109,21 @@ def respond(algorithm: str, seat: int, seed: int) -> dict[str, Any]:
     }
 
 
+def play_oneself(algorithm: str, game: str, seed: int) -> dict[str, Any]:
+    """Train in self-play with the shipped preset, and measure the last policy exactly."""
+    tree = make_tree(game)
+    with tempfile.TemporaryDirectory() as root:
+        run = assay.train(algorithm, game, root=root, seed=seed, threads=1, sinks=())
+        judged = run.evaluate().figures
+        steps = run.config.run.env_steps
+    return {
+        "exploitability": judged["exploitability"],
+        "uniform": exploitation(tree, tree.uniform()).exploitability,
+        "env_steps": steps,
+        "machine": evidence.machine(),
+    }
+
+
 def parts() -> dict[str, Callable[[], dict[str, Any]]]:
     """Return what can be measured, by name."""
     found: dict[str, Callable[[], dict[str, Any]]] = {
@@ -112,7 +135,11 @@ def parts() -> dict[str, Callable[[], dict[str, Any]]]:
         for seat in (0, 1):
             for seed in SEEDS:
                 name = f"responses/{algorithm}/{seat}/{seed}"
-                found[name] = lambda a=algorithm, p=seat, s=seed: respond(a, p, s)  # type: ignore[misc]
+                found[name] = functools.partial(respond, algorithm, seat, seed)
+    for algorithm, game in SELF_PLAY:
+        for seed in SEEDS:
+            name = f"self_play/{algorithm}/{game}/{seed}"
+            found[name] = functools.partial(play_oneself, algorithm, game, seed)
     return found
 
 
@@ -157,7 +184,27 @@ def lines(found: Mapping[str, Any]) -> str:
                 f"| {algorithm}, {steps:,} steps | {seat} | {exact:.4f} | {worst:.4f} | "
                 f"{near} of {len(got)} |"
             )
-    return "\n".join(rows)
+    return "\n".join([*rows, "", *_self_play_lines(found)])
+
+
+def _self_play_lines(found: Mapping[str, Any]) -> list[str]:
+    rows = [
+        "| self-play | steps | exploitability, by seed | goal | met | uniform play |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (algorithm, game), goal in SELF_PLAY.items():
+        start = f"self_play/{algorithm}/{game}/"
+        got = [one for name, one in found.items() if name.startswith(start)]
+        if not got:
+            continue
+        values = [one["exploitability"] for one in got]
+        each = ", ".join(f"{value:.3f}" for value in values)
+        met = sum(value < goal for value in values)
+        rows.append(
+            f"| {algorithm}, {game} | {got[0]['env_steps']:,} | {each} | < {goal:g} | "
+            f"{met} of {len(got)} | {got[0]['uniform']:.3f} |"
+        )
+    return rows
 
 
 def main() -> int:
