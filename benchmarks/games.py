@@ -1,7 +1,7 @@
 """How exactly, how fast and how well small games are solved, beside OpenSpiel.
 
     python benchmarks/games.py                 # all parts, each kept as soon as it is done
-    python benchmarks/games.py cfr             # cfr, cfr_plus, fictitious_play, responses, self_play
+    python benchmarks/games.py cfr             # or cfr_plus, fictitious_play, responses, self_play
     python benchmarks/games.py --seconds 400   # begin nothing new after so long
 
 Parts that are in the evidence already are not measured again; delete a part there to do so.

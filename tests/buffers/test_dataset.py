@@ -16,7 +16,8 @@ import torch
 from gymnasium import spaces
 
 from assay.buffers.dataset import DatasetBuffer
-from assay.data import prefetch
+from assay.core import system_memory
+from assay.data import dataset, prefetch
 from assay.data.collect import from_episodes, map_rows
 from assay.data.dataset import Dataset, Episode, FlatSource
 from assay.envs.spaces import ActionMap, ObservationMap
@@ -185,6 +186,10 @@ class TestSequences:
 class TestReadingAhead:
     """Rows of a mapped file are asked for before they are drawn, which changes no draw."""
 
+    @pytest.fixture(autouse=True)
+    def only_flags_are_narrow(self, monkeypatch) -> None:
+        monkeypatch.setattr(dataset, "_NARROW", 1)
+
     def mapped(self, tmp_path: Path) -> Dataset:
         data, columns = from_episodes(EPISODES, OBS, CHOICE), {}
         for number, (name, rows) in enumerate(data._flat().items()):
@@ -219,7 +224,8 @@ class TestReadingAhead:
         monkeypatch.setattr(prefetch, "will_need", found.append)
         data.will_need(np.array([4]), length=3)  # the second step of the second episode
         columns = data._flat()
-        for (start, size), name in zip(found[0], data.schema.fields, strict=True):
+        wide = [name for name, one in data.schema.fields.items() if one.dtype != bool]
+        for (start, size), name in zip(found[0], wide, strict=True):
             one, rows = data.schema.fields[name], columns[name]
             first, last = (4, 6) if one.more else (3, 4)  # within its episode, which begins at 3
             begin = rows[first:].ctypes.data
@@ -233,6 +239,16 @@ class TestReadingAhead:
         for _ in range(3):
             one, other = mapped.sample(2000), in_memory.sample(2000)  # more than one call takes
             assert torch.equal(one.obs, other.obs) and torch.equal(one.action, other.action)
+
+    @pytest.mark.parametrize("free", [1_000, 60])
+    def test_narrow_rows_are_held_where_they_take_little_memory(
+        self, tmp_path, monkeypatch, free: int
+    ) -> None:
+        monkeypatch.setattr(system_memory, "available_bytes", lambda: free)
+        data = self.mapped(tmp_path)
+        held = [name for name in data._flat() if name not in data._mapped]
+        # Six steps each: the first fits into an eighth of 60 bytes, both do of 1,000.
+        assert held == ["terminated", "truncated"][: 1 if free == 60 else 2]
 
     @pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked")
     def test_a_cold_page_is_read(self, tmp_path) -> None:

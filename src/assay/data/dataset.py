@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.buffers.allocation import human_bytes, require_memory
+from assay.core import system_memory
 from assay.core.errors import AssayError, ConfigError, DataError, RunError
 from assay.core.types import Tree, pack, unpack
 from assay.core.wording import counted
@@ -24,6 +25,8 @@ from assay.data.schema import EXTRA, OBS, Array, Columns, Schema, spaces_state
 
 _DAMAGED = "Write it again; it may have been cut off when it was copied."
 _BLOCK_ROWS = 1 << 16  # of a step field that are looked at together
+_NARROW = 8  # bytes of a mapped row at most that is held in memory,
+_HELD = 1 / 8  # and the share of the free memory that such rows may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +280,9 @@ class Dataset:
     def _flat(self) -> Columns:
         """Return all rows, reading them now if they are not in memory or mapped yet."""
         if self._columns is None:
-            found = self._source.columns() or self._read()
+            found = dict(self._source.columns() or self._read())
+            for name in self._narrow(found):
+                found[name] = np.array(found[name])
             for name, rows in found.items():
                 if isinstance(rows.base, mmap.mmap):  # read no pages around those that are drawn
                     rows.base.madvise(mmap.MADV_RANDOM)
@@ -285,6 +290,18 @@ class Dataset:
             # Plain arrays: rows of a `memmap` are drawn more slowly.
             self._columns = {name: np.asarray(rows) for name, rows in found.items()}
         return self._columns
+
+    def _narrow(self, columns: Columns) -> Iterator[str]:
+        """Yield the mapped fields that are read into memory.
+
+        A row of one number costs a page of the file as a long row does, and takes little memory.
+        """
+        room = int(system_memory.available_bytes() * _HELD)
+        for name, rows in columns.items():
+            mapped = isinstance(rows.base, mmap.mmap)
+            if mapped and rows.nbytes <= min(room, len(rows) * _NARROW):
+                room -= rows.nbytes
+                yield name
 
     def _read(self) -> Columns:
         try:
