@@ -42,6 +42,7 @@ from assay.data.schema import Columns, Schema, header_json, make_schema
 STORE = evidence.ROOT / "evidence" / "dataset_memory.json"
 SIZE_GB, LIMIT_GB, IN_MEMORY_GB = 20.0, 4.0, 0.5
 SHARE = 0.8  # of the speed in memory
+KINDS = ("written", "sparse")
 EPISODE = 1_000
 OBSERVATION = gym.spaces.Box(-np.inf, np.inf, (17,), np.float32)
 ACTION = gym.spaces.Box(-1.0, 1.0, (6,), np.float32)
@@ -193,9 +194,7 @@ def measure(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         s: float(np.median([r["updates_per_second"] for r in all_])) for s, all_ in runs.items()
     }
     return {
-        "schema": evidence.SCHEMA,
         "size_gb": options.size,
-        "sparse": options.sparse,
         "limit_gb": options.limit,
         "updates": options.updates,
         "runs": runs,
@@ -217,8 +216,19 @@ def launch(options: argparse.Namespace, path: Path, *, mapped: bool) -> dict[str
     return ask([__file__, "--child", json.dumps(spec)], name)
 
 
-def line(found: dict[str, Any]) -> str:
-    """Return the result in a sentence."""
+def store(kind: str, found: dict[str, Any]) -> None:
+    """Keep what was measured with a kind of file, beside that of the other kind."""
+    held = evidence.read_json(STORE) if STORE.exists() else {"schema": evidence.SCHEMA}
+    evidence.write_json(STORE, held | {kind: found})
+
+
+def lines(held: dict[str, Any]) -> str:
+    """Return what is stored as a list."""
+    return "\n".join(f"- {line(kind, held[kind])}" for kind in KINDS if kind in held)
+
+
+def line(kind: str, found: dict[str, Any]) -> str:
+    """Return a result in a sentence."""
     allocated = max(run["allocated_bytes"] for run in found["runs"]["mapped"])
     speeds = [
         float(np.median([run["updates_per_second"] for run in found["runs"][side]]))
@@ -227,7 +237,7 @@ def line(found: dict[str, Any]) -> str:
     met = (
         "met" if found["share"] >= SHARE and allocated <= found["limit_gb"] * 1e9 else "**missed**"
     )
-    kind, mapped, memory = "sparse" if found["sparse"] else "written", *speeds
+    mapped, memory = speeds
     return (
         f"IQL from a mapped HDF5 set of {found['size_gb']:g} GB ({kind}), with "
         f"{allocated / 1e9:.2f} GB allocated: {mapped:,.0f} updates/s, {found['share']:.0%} of the "
@@ -255,9 +265,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     with tempfile.TemporaryDirectory(dir=options.dir) as place:
         found = measure(options, Path(place))
-    print(line(found))
+    kind = "sparse" if options.sparse else "written"
+    print(line(kind, found))
     if options.store:
-        evidence.write_json(STORE, found)
+        store(kind, found)
     return 0
 
 

@@ -119,6 +119,9 @@ CHOOSING = tuple(
         "Humanoid-v5", "HumanoidStandup-v5", "dm_control/walker-walk-v0",
         "dm_control/point_mass-easy-v0", "dm_control/quadruped-walk-v0",
         "dm_control/fish-upright-v0",
+        # of many actions
+        "dm_control/quadruped-run-v0", "dm_control/swimmer-swimmer15-v0",
+        "dm_control/humanoid-stand-v0", "dm_control/dog-stand-v0",
     )
 )  # fmt: skip
 

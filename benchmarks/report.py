@@ -338,13 +338,13 @@ def world_speed_table() -> str:
     return table(evidence.read_json(STORE) if STORE.exists() else None)
 
 
-def dataset_memory_line() -> str:
+def dataset_memory_lines() -> str:
     """Return what training from a set larger than the memory costs, if it was measured."""
-    from dataset_memory import STORE, line
+    from dataset_memory import STORE, lines
 
     if not STORE.exists():
         return "Not measured yet: `python benchmarks/dataset_memory.py --store`."
-    return line(evidence.read_json(STORE))
+    return lines(evidence.read_json(STORE))
 
 
 def tables() -> dict[str, str]:
@@ -374,7 +374,7 @@ def tables() -> dict[str, str]:
         "randomisation": seeds_table("randomisation"),
         "mazes": seeds_table("mazes"),
         "world-speed": world_speed_table(),
-        "dataset-memory": dataset_memory_line(),
+        "dataset-memory": dataset_memory_lines(),
         "server": server_table(),
         "server-learning": plain_table("server_learning", "python benchmarks/server_learning.py"),
         "games": plain_table("games", "python benchmarks/games.py"),

@@ -243,12 +243,23 @@ def test_a_share_below_the_target_is_a_miss() -> None:
         return [{"updates_per_second": rate, "allocated_bytes": 500_000_000}]
 
     found = {
-        "size_gb": 20.0, "limit_gb": 4.0, "share": 0.75, "sparse": False,
+        "size_gb": 20.0, "limit_gb": 4.0, "share": 0.75,
         "runs": {"mapped": side(75.0), "in_memory": side(100.0)},
     }  # fmt: skip
-    assert "75% of the 100 from a set in memory" in dataset_memory.line(found)
-    assert "**missed**" in dataset_memory.line(found)
-    assert "**missed**" not in dataset_memory.line(found | {"share": 0.9})
+    assert "75% of the 100 from a set in memory" in dataset_memory.line("written", found)
+    written, sparse = dataset_memory.lines(
+        {"sparse": found | {"share": 0.9}, "written": found}
+    ).splitlines()
+    assert "(written)" in written and "**missed**" in written
+    assert "(sparse)" in sparse and "**missed**" not in sparse
+
+
+def test_each_kind_of_file_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset_memory, "STORE", tmp_path / "dataset_memory.json")
+    for kind, share in (("written", 0.5), ("sparse", 0.9), ("written", 0.6)):
+        dataset_memory.store(kind, {"share": share})
+    held = dataset_memory.evidence.read_json(dataset_memory.STORE)
+    assert (held["written"]["share"], held["sparse"]["share"]) == (0.6, 0.9)
 
 
 def test_ratios_of_offline_updates_are_of_medians() -> None:
