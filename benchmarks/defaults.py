@@ -121,7 +121,7 @@ CHOOSING = tuple(
         "dm_control/fish-upright-v0",
         # of many actions
         "dm_control/quadruped-run-v0", "dm_control/swimmer-swimmer15-v0",
-        "dm_control/humanoid-stand-v0", "dm_control/dog-stand-v0",
+        "dm_control/humanoid-stand-v0",
     )
 )  # fmt: skip
 

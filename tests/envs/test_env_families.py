@@ -8,6 +8,7 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +19,7 @@ from assay.core.errors import EnvError, MissingExtraError
 from assay.envs import dm_control, families
 from assay.envs.checks import check_env
 from assay.envs.families import FAMILIES, Family, family_of
-from assay.envs.make import find_spec, make_vector
+from assay.envs.make import find_spec, make_env, make_vector
 from assay.envs.start_check import check_start
 from assay.loops.events import CheckpointSaved
 from assay.testing.algorithms import assert_same_run
@@ -193,6 +194,24 @@ def test_the_suite_truncates_and_copies_differ() -> None:
         assert not truncated.any() and final is None
     _, _, terminated, truncated, _, final = envs.step(np.zeros((2, 1), np.float32))
     assert truncated.all() and not terminated.any() and final is not None
+
+
+@suite
+def test_physics_that_diverge_end_the_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dogs do so within thousands of steps of chance, and the run ended with them."""
+    control = importlib.import_module("dm_control.rl.control")
+    env = make_env(SUITE)
+    env.reset(seed=0)
+    before = env.step(np.zeros(1))[0]
+    physics = env.unwrapped._env.physics
+    with monkeypatch.context() as patch:
+        patch.setattr(physics, "step", Mock(side_effect=control.PhysicsError("mjWARN_BADQACC")))
+        with pytest.warns(UserWarning, match=r"swingup-v0' diverged.*: mjWARN_BADQACC"):
+            obs, reward, terminated, truncated, _ = env.step(np.zeros(1))
+    assert (reward, terminated, truncated) == (0.0, True, False)
+    np.testing.assert_array_equal(obs["position"], before["position"])
+    env.reset()
+    assert not env.step(np.zeros(1))[2]
 
 
 @suite

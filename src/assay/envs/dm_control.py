@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any
+import warnings
+from typing import Any, SupportsFloat
 
 import gymnasium as gym
 from gymnasium import wrappers
+from gymnasium.core import ObsType
 from gymnasium.envs.registration import EnvSpec
 
 from assay.core.errors import EnvError, nearest
@@ -111,10 +113,38 @@ def make_dm_control(spec: EnvSpec, env_kwargs: dict[str, Any]) -> gym.Env[Any, A
                     f"{name}={value} has no effect on '{spec.id}' without pixels.",
                     "Set pixels as well, such as pixels=84, or leave it out.",
                 )
-        return gym.make(spec, disable_env_checker=True, **kwargs)
+        return UntilDivergence(gym.make(spec, disable_env_checker=True, **kwargs))
     view = {"camera_id": camera or 0, "width": size, "height": size}
     kwargs |= {"render_mode": "rgb_array", "render_kwargs": view}
-    env = gym.make(spec, disable_env_checker=True, **kwargs)
+    env: gym.Env[Any, Any] = UntilDivergence(gym.make(spec, disable_env_checker=True, **kwargs))
     env = wrappers.AddRenderObservation(env, render_only=True)
     count = _STACK if stack is None else stack
     return env if count == 1 else wrappers.FrameStackObservation(env, count)
+
+
+class UntilDivergence(gym.Wrapper[ObsType, Any, ObsType, Any]):
+    """Ends an episode whose physics diverge, as dm_control's composer can; else the run ends.
+
+    The last observation before it stays, and nothing is gained.
+    """
+
+    _last: ObsType
+
+    def reset(self, **kwargs: Any) -> tuple[ObsType, dict[str, Any]]:
+        """Begin an episode."""
+        self._last, info = self.env.reset(**kwargs)
+        return self._last, info
+
+    def step(self, action: Any) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Take a step, which may be the last one that can be computed."""
+        control: Any = importlib.import_module("dm_control.rl.control")
+        try:
+            found = self.env.step(action)
+        except control.PhysicsError as error:
+            name = self.spec.id if self.spec else "dm_control"
+            warnings.warn(
+                f"The physics of '{name}' diverged, which ends an episode: {error}", stacklevel=2
+            )
+            return self._last, 0.0, True, False, {"diverged": True}
+        self._last = found[0]
+        return found
