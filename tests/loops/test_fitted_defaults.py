@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import assay
 from assay.core import registry
-from assay.core.types import Clock, Sight, Spaces
+from assay.core.types import Clock, Sight, Spaces, Team
 from assay.envs.make import look_at
 from assay.loops.config import RunConfig, preset, resolve
 from assay.loops.training import build_algorithm
@@ -72,6 +72,19 @@ def test_they_depend_on_the_actions() -> None:
     assert (box["lr"], choice["lr"]) == (3e-4, "linear:0.001:0.0")
     assert not values(fit("ppo", ONE_OF)[0])["normalize_obs"]
     assert box["num_envs"] * box["horizon"] == choice["num_envs"] * choice["horizon"] == 2048
+
+
+def test_many_actions_explore_half_as_far() -> None:
+    few, many = (gym_spaces.Box(-1.0, 1.0, shape, np.float32) for shape in ((5,), (2, 3)))
+    found = [values(fit("ppo", action=action)[0])["log_std_init"] for action in (few, many)]
+    assert found == [0.0, -0.7]
+    assert values(fit("ppo", action=many, log_std_init=0.5)[0])["log_std_init"] == 0.5
+    assert values(fit("a2c", action=many)[0])["log_std_init"] == 0.0  # it gained nothing
+    own = gym_spaces.Box(-1.0, 1.0, (3,), np.float32)
+    team = Team(("left", "right"), ("all", "all"), (VECTOR, VECTOR), (own, own))
+    joint = Spaces(gym_spaces.Dict(), gym_spaces.Box(-1.0, 1.0, (6,), np.float32), team)
+    config = resolve("ippo", "Maze-v0", look=lambda settings: Sight(joint))
+    assert values(config)["log_std_init"] == 0.0
 
 
 def test_a2c_moves_from_the_first_update_where_actions_are_a_box() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gymnasium.spaces import Box
+from gymnasium.spaces.utils import flatdim
 from pydantic import Field
 
 from assay.algorithms.settings import PolicyGradientSettings
@@ -16,6 +17,7 @@ from assay.core.types import Problem
 from assay.networks.normalize import normalizable
 
 ROLLOUT = 2048  # transitions of a rollout of PPO without a preset
+MANY = 6  # actions of a Box from which on they explore half as far at first
 
 
 class ProximalSettings(PolicyGradientSettings):
@@ -33,9 +35,12 @@ class ProximalSettings(PolicyGradientSettings):
 
     @classmethod
     def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return rollouts of one size, however many environments there are, cut to fit."""
+        """Return rollouts of one size, however many environments there are, cut to fit.
+
+        The noise of many actions adds up, and makes robots fall.
+        """
         fit = super().fitted(problem, given)
-        observation = problem.spaces.observation
+        observation, action = problem.spaces.observation, problem.spaces.action
         large = has_large_images(observation)
         if has_images(observation):
             fit |= {"entropy_coef": constant(0.01), "epochs": 4}
@@ -44,8 +49,10 @@ class ProximalSettings(PolicyGradientSettings):
             fit |= {"normalize_reward": True}
         if large:
             fit |= {"lr": linear(2.5e-4, 0.0)}
-        elif not isinstance(problem.spaces.action, Box):
+        elif not isinstance(action, Box):
             fit |= {"lr": linear(1e-3, 0.0)}  # better than constants on choices
+        if isinstance(action, Box) and flatdim(action) >= MANY and problem.spaces.team is None:
+            fit |= {"log_std_init": -0.7}
         chunk = given.get(
             "chunk", cls.model_fields["chunk"].default if "chunk" in cls.model_fields else 1
         )
