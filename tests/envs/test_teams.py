@@ -12,8 +12,9 @@ import pytest
 from gymnasium import spaces
 
 from assay.core.errors import EnvError, SpaceError
-from assay.envs.make import make_vector
+from assay.envs.make import make_env, make_vector
 from assay.envs.native.team import NativeTeam
+from assay.envs.parameters import parameters, set_parameters
 from assay.envs.teams import team_from_state, team_to_state
 from assay.envs.vector import Vector
 from assay.loops.collect import random_actions
@@ -558,6 +559,28 @@ def test_tuples_are_agents() -> None:
 def test_tuples_without_a_reward_for_each_agent(reward: Any, told: str) -> None:
     with make_vector(lambda: _Tuples(reward), 1) as envs, pytest.raises(EnvError, match=told):
         roll(envs, 1)
+
+
+class _Scaled(_Tuples):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 2.0
+
+
+@pytest.mark.parametrize(
+    ("make", "name"), [(lambda: Signals([THREE] * 2, length=4), "length"), (_Scaled, "scale")]
+)
+def test_parameters_are_those_of_the_environment_itself(make: Callable[[], Any], name: str) -> None:
+    with make_vector(make, 1) as envs:
+        found = parameters(envs)
+        assert name in found and not {"most", "steps"} & found.keys()
+        set_parameters(envs, {name: 1.0})
+        assert parameters(envs, [name])[name].tolist() == [1.0]
+
+
+def test_what_cannot_be_drawn_is_named() -> None:
+    with pytest.raises(EnvError, match=r"'assay/TwoStep-v0' cannot be drawn: .*'render_mode'\."):
+        make_env("assay/TwoStep-v0", env_kwargs={"render_mode": "rgb_array"})
 
 
 def test_games_that_are_seen_as_they_are_drawn_are_drawn() -> None:
