@@ -455,6 +455,40 @@ def test_nothing_need_be_allowed_when_an_episode_is_cut_off(kind: type[Signals])
     assert final["alive"].all() and final["action_mask"].all()
 
 
+class _Reporting(Signals):
+    """Says of every agent whether it succeeded."""
+
+    def _infos(self, agents: Any) -> Any:
+        return {agent: {"is_success": agent == self.possible_agents[0]} for agent in agents}
+
+
+class _TurnsReporting(TurnSignals):
+    def last(self) -> Any:
+        return *super().last()[:4], {"is_success": True}
+
+
+@pytest.mark.parametrize(
+    ("make", "success"),
+    [
+        (lambda: _Reporting([THREE], length=1), 1.0),
+        (lambda: _Reporting([THREE] * 2, length=1), 0.0),  # of two, one has succeeded
+        (lambda: _TurnsReporting([THREE] * 2, length=1), 1.0),
+        (lambda: Signals([THREE] * 2, length=1), np.nan),
+    ],
+)
+def test_a_team_has_succeeded_when_all_who_report_it_have(
+    make: Callable[[], Any], success: float
+) -> None:
+    with make_vector(make, 1) as envs:
+        envs.reset(0)
+        over = False
+        while not over:
+            action = random_actions(np.random.default_rng(0), envs.spaces.action, 1, None)
+            _, _, terminated, *_ = envs.step(action)
+            over = bool(terminated.all())
+        assert_equal(envs.success, np.array([success]))
+
+
 class _Emptied(TurnSignals):
     def step(self, action: Any) -> None:
         super().step(action)
@@ -581,6 +615,14 @@ def test_parameters_are_those_of_the_environment_itself(make: Callable[[], Any],
 def test_what_cannot_be_drawn_is_named() -> None:
     with pytest.raises(EnvError, match=r"'assay/TwoStep-v0' cannot be drawn: .*'render_mode'\."):
         make_env("assay/TwoStep-v0", env_kwargs={"render_mode": "rgb_array"})
+
+
+def test_tuples_with_flags_of_others_are_named() -> None:
+    with (
+        make_vector(lambda: _Tuples(ends=([False] * 3, False)), 1) as envs,
+        pytest.raises(EnvError, match="returned 3 of them as terminated; 2 were expected"),
+    ):
+        roll(envs, 1)
 
 
 def test_games_that_are_seen_as_they_are_drawn_are_drawn() -> None:

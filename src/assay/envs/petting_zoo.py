@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from assay.core.images import is_image
 from assay.core.types import AGENT_OBS, State
 from assay.envs.env_errors import env_failure
 from assay.envs.spaces import BadObservationError
+from assay.envs.sync import success_of
 from assay.envs.teams import AgentView, JointEnv, nothing_happened
 from assay.envs.tuple_agents import TupleAgents, has_tuple_agents
 
@@ -229,6 +231,13 @@ def _global_state(env: Any) -> Any:
         return None
 
 
+def _team_success(infos: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether all agents have succeeded whose last infos report it."""
+    found = [success_of(own) for own in infos.values() if isinstance(own, Mapping)]
+    reported = [success for success in found if not math.isnan(success)]
+    return {"is_success": all(reported)} if reported else {}
+
+
 class Parallel(_Wrapped):
     """A PettingZoo `ParallelEnv`."""
 
@@ -297,7 +306,7 @@ class Parallel(_Wrapped):
         who = last if over else alive
         obs = self.joint_obs(seen, infos, who, self._state(), last=over)
         self._live = alive
-        return self._result(obs, over, acted, infos)
+        return self._result(obs, over, acted, {**_team_success(infos), **infos} if over else infos)
 
 
 class Turns(_Wrapped):
@@ -338,7 +347,7 @@ class Turns(_Wrapped):
             )
         last = {a for a in gone if self.outcome.truncated[self.index[a]]}
         obs = self.joint_obs(seen, infos, last, self._state(), last=True)
-        return self._result(obs, True, gone)
+        return self._result(obs, True, gone, _team_success(infos))
 
     def _pass_the_dead(self) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
         """Take the empty turns of agents that are out; return who, and what they saw last.
