@@ -291,15 +291,18 @@ def required_vector(config: RunConfig, env: Any, episodes: int, fix: str) -> Vec
 
 
 def require_spaces(spaces: Spaces, vector: Vector, fix: str = _CHANGED) -> None:
-    """Refuse a world whose observations or actions a run does not know.
-
-    Those of several agents are not compared.
+    """Refuse a world whose observations, actions or agents a run does not know.
 
     Raises:
-        ConfigError: It has other spaces.
+        ConfigError: It has others.
     """
-    if spaces.team is not None:
-        return
+    known, found = (() if x.team is None else x.team.agents for x in (spaces, vector.spaces))
+    if known != found:
+        raise ConfigError(
+            f"agents are {', '.join(found) or 'one'}; the run was trained on "
+            f"{', '.join(known) or 'one'}.",
+            fix,
+        )
 
     def form(space: gym.Space[Any]) -> Any:
         if isinstance(space, gym.spaces.Dict):

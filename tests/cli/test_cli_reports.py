@@ -184,6 +184,27 @@ def test_export_writes_a_policy_that_acts_like_the_agent(
     assert "largest difference" in cli("export", "a/seed-1", option).stdout
 
 
+def test_export_writes_names_of_agents_that_no_file_may_have(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "teams_with_paths.py").write_text(
+        "from gymnasium.spaces import Discrete\n"
+        "from assay.testing.teams import Signals\n"
+        "class Paths(Signals):\n"
+        "    def __init__(self):\n"
+        "        super().__init__([Discrete(2)] * 2)\n"
+        "        self.possible_agents = ['../red', 'blue/1']\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    small = ("env_steps=16", "horizon=8", "minibatch_size=8", "eval_every=0", "compile=false")
+    env = "teams_with_paths:Paths"
+    assert cli("train", "ippo", env, *small, "sinks=[]", "--name", "paths").exit_code == 0
+    result = cli("export", "paths", "--torchscript", "--out", tmp_path / "out" / "policy.pt")
+    assert result.exit_code == 0, result.output
+    written = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert written == ["policy-..%2Fred.pt", "policy-blue%2F.pt"]
+
+
 def test_algorithms_are_listed_with_all_their_settings(cli: Cli) -> None:
     shown = cli("algorithms")
     assert shown.exit_code == 0

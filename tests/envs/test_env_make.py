@@ -459,3 +459,15 @@ def test_a_rewards_dtype_is_always_floating() -> None:
     envs = make_vector(Whole)
     envs.reset(seed=0)
     assert envs.step(np.array([0]))[1].dtype.kind == "f"
+
+
+def test_a_reset_without_infos_is_named() -> None:
+    class Bare(gym.Env[Any, Any]):
+        observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(2, np.float32)
+
+    with pytest.raises(EnvError, match=r"as info from reset\(\); a dict was expected"):
+        make_vector(Bare, 1)

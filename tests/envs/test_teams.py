@@ -12,8 +12,9 @@ import pytest
 from gymnasium import spaces
 
 from assay.core.errors import EnvError, SpaceError
-from assay.envs.make import make_vector
+from assay.envs.make import make_env, make_vector
 from assay.envs.native.team import NativeTeam
+from assay.envs.parameters import parameters, set_parameters
 from assay.envs.teams import team_from_state, team_to_state
 from assay.envs.vector import Vector
 from assay.loops.collect import random_actions
@@ -233,6 +234,8 @@ class _Broken(Signals):
             self.agents.append("nobody")
         if self.wrong == "blind":
             del seen["kinda_0"]
+        if self.wrong == "none":
+            seen["kinda_0"] = None
         return seen, rewards, terminated, truncated, infos
 
     def _mask(self, agent: str) -> np.ndarray:
@@ -264,6 +267,7 @@ class _Endless(TurnSignals):
         (lambda: _Broken("leaves"), "'kinda_1' of .* has left, neither terminated nor truncated"),
         (lambda: _Broken("stranger"), "has the agent 'nobody', which is not in its"),
         (lambda: _Broken("blind"), "agent 'kinda_0' is to act, and sees nothing"),
+        (lambda: _Broken("none"), "agent 'kinda_0' is to act, and sees nothing"),
         (lambda: _Broken("mask"), "'kinda_0' is to act after step 1 of .* forbids all its 3"),
         (lambda: _Stuck(1), "'kinda_0' is to act after step 2 of .* forbids all its 3 actions; "),
         (lambda: _Stuck(0), r"'kinda_0' is to act after reset\(\), and its action mask forbids"),
@@ -287,16 +291,217 @@ class _Words(Signals):
         return "much"
 
 
+class _Nothing(Signals):
+    def _paid(self, agent: str, action: Any) -> Any:
+        return np.nan
+
+
+class _OneForAll(Signals):
+    """Has one number where a dict is expected."""
+
+    place = 1
+
+    def step(self, actions: Any) -> Any:
+        told = list(super().step(actions))
+        told[self.place] = False
+        return tuple(told)
+
+
+class _Flag(_OneForAll):
+    place = 3
+
+
+class _Infos(_OneForAll):
+    place = 4
+
+
+class _Grows(Signals):
+    state_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def state(self) -> np.ndarray:
+        return np.zeros(1 + self.time, np.float32)
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
         (_Older, r"does not return \(observations, rewards, terminations"),
         (_Words, "returned the reward 'much' for agent 'kinda_"),
+        (_Nothing, "returned the reward nan for agent 'kinda_.'; a finite number"),
+        (_OneForAll, r"returned False as rewards from step\(\); a dict with an entry for each"),
+        (_Flag, r"returned False as truncations from step\(\); a dict"),
+        (_Infos, r"returned False as infos from step\(\); a dict"),
+        (_Grows, r"state\(\) has 2 entries, and had 1 at the first reset"),
     ],
 )
 def test_steps_of_another_form_are_named(kind: type[Signals], message: str) -> None:
     with make_vector(lambda: kind([THREE] * 2), 1) as envs, pytest.raises(EnvError, match=message):
         roll(envs, 1)
+
+
+class _Bare(Signals):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed, options)[0]
+
+
+class _NoInfos(Signals):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed, options)[0], None
+
+
+class _Unseeded(Signals):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class _Empty(Signals):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        told = super().reset(seed, options)
+        self.agents = []
+        return told
+
+
+class _Blind(TurnSignals):
+    def observe(self, agent: str) -> Any:
+        return None
+
+
+class _Lost(TurnSignals):
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        super().reset(seed, options)
+        self.agent_selection = "nobody"
+
+
+class _Masked(Signals):
+    def _infos(self, agents: Any) -> Any:
+        return {agent: {"action_mask": np.ones(2)} for agent in agents}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: _Bare([THREE] * 2), r"does not return \(observations, infos\) from reset\(\)"),
+        (lambda: _NoInfos([THREE] * 2), r"returned None as infos from reset\(\); a dict"),
+        (lambda: _Unseeded([THREE] * 2), r"^'signals' failed in reset\(\): TypeError.*'seed'"),
+        (lambda: _Empty([THREE] * 2), "over before anybody has acted: agents is empty"),
+        (lambda: _Blind([THREE] * 2), "agent 'kinda_0' is to act, and sees nothing"),
+        (lambda: _Lost([THREE] * 2), "has agent_selection='nobody'; one of its agents"),
+        (lambda: _Masked([spaces.Box(-1.0, 1.0, (2,))]), "only Discrete ones can be masked"),
+    ],
+)
+def test_resets_of_another_form_are_named(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(EnvError, match=message), make_vector(make, 1) as envs:
+        envs.reset(0)
+
+
+@pytest.mark.parametrize("names", [[0, 1], ["a", "a"], ["", "b"]])
+def test_agents_have_names_of_their_own(names: Any) -> None:
+    class Named(Signals):
+        def __init__(self) -> None:
+            super().__init__([THREE] * 2)
+            self.possible_agents = names
+
+    with pytest.raises(EnvError, match=r"has possible_agents=\[.*; different names, each a str"):
+        make_vector(Named)
+
+
+def test_a_reward_may_be_an_array_of_one_number() -> None:
+    class Arrays(Signals):
+        def _paid(self, agent: str, action: Any) -> Any:
+            return np.array([0.5])
+
+    with make_vector(lambda: Arrays([THREE] * 2), 1) as envs:
+        assert roll(envs, 1)[1][1].tolist() == [0.5]
+
+
+class _Listed(Signals):
+    """Keeps everybody in `agents`, and goes on to say who is out."""
+
+    def step(self, actions: Any) -> Any:
+        self.agents = list(actions)
+        told = super().step(actions)
+        told[2]["kinda_0"] = self.time >= 2
+        self.agents = list(self.possible_agents)
+        return told
+
+
+def test_an_agent_that_is_out_and_still_listed_does_not_come_back() -> None:
+    with make_vector(lambda: _Listed([THREE] * 2, length=5), 1) as envs:
+        alive = [step[0]["alive"].tolist() for step in roll(envs, 4)[1:]]
+    assert alive == [[[1, 1]], [[0, 1]], [[0, 1]], [[0, 1]]]
+
+
+class _CutOff(Signals):
+    """Truncates, and allows nothing any more."""
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, over, _, infos = super().step(actions)
+        if self.time == self.length:
+            infos = {agent: {"action_mask": np.zeros(3)} for agent in seen}
+        return seen, rewards, dict.fromkeys(over, False), over, infos
+
+
+class _TurnsCutOff(TurnSignals):
+    def last(self) -> Any:
+        seen, earned, over, _, info = super().last()
+        return seen, earned, False, over, {"action_mask": np.zeros(3)} if over else info
+
+
+@pytest.mark.parametrize("kind", [_CutOff, _TurnsCutOff])
+def test_nothing_need_be_allowed_when_an_episode_is_cut_off(kind: type[Signals]) -> None:
+    with make_vector(lambda: kind([THREE] * 2, masked=True, length=1), 1) as envs:
+        truncated, _, final = roll(envs, 2)[-1][3:6]
+    assert truncated.all()
+    assert final["alive"].all() and final["action_mask"].all()
+
+
+class _Reporting(Signals):
+    """Says of every agent whether it succeeded."""
+
+    def _infos(self, agents: Any) -> Any:
+        return {agent: {"is_success": agent == self.possible_agents[0]} for agent in agents}
+
+
+class _TurnsReporting(TurnSignals):
+    def last(self) -> Any:
+        return *super().last()[:4], {"is_success": True}
+
+
+@pytest.mark.parametrize(
+    ("make", "success"),
+    [
+        (lambda: _Reporting([THREE], length=1), 1.0),
+        (lambda: _Reporting([THREE] * 2, length=1), 0.0),  # of two, one has succeeded
+        (lambda: _TurnsReporting([THREE] * 2, length=1), 1.0),
+        (lambda: Signals([THREE] * 2, length=1), np.nan),
+    ],
+)
+def test_a_team_has_succeeded_when_all_who_report_it_have(
+    make: Callable[[], Any], success: float
+) -> None:
+    with make_vector(make, 1) as envs:
+        envs.reset(0)
+        over = False
+        while not over:
+            action = random_actions(np.random.default_rng(0), envs.spaces.action, 1, None)
+            _, _, terminated, *_ = envs.step(action)
+            over = bool(terminated.all())
+        assert_equal(envs.success, np.array([success]))
+
+
+class _Emptied(TurnSignals):
+    def step(self, action: Any) -> None:
+        super().step(action)
+        if self.time == self.length:
+            self.agents = []
+
+
+def test_turns_that_end_without_a_last_one_are_named() -> None:
+    with (
+        make_vector(lambda: _Emptied([THREE] * 2, length=1), 1) as envs,
+        pytest.raises(EnvError, match="emptied agents at once, so that nobody learns"),
+    ):
+        roll(envs, 2)
 
 
 def test_an_environment_without_possible_agents() -> None:
@@ -387,6 +592,36 @@ def test_tuples_are_agents() -> None:
 @pytest.mark.parametrize(("reward", "told"), [(1.5, "returned 1.5"), ([1, 2, 3], "3 of them")])
 def test_tuples_without_a_reward_for_each_agent(reward: Any, told: str) -> None:
     with make_vector(lambda: _Tuples(reward), 1) as envs, pytest.raises(EnvError, match=told):
+        roll(envs, 1)
+
+
+class _Scaled(_Tuples):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 2.0
+
+
+@pytest.mark.parametrize(
+    ("make", "name"), [(lambda: Signals([THREE] * 2, length=4), "length"), (_Scaled, "scale")]
+)
+def test_parameters_are_those_of_the_environment_itself(make: Callable[[], Any], name: str) -> None:
+    with make_vector(make, 1) as envs:
+        found = parameters(envs)
+        assert name in found and not {"most", "steps"} & found.keys()
+        set_parameters(envs, {name: 1.0})
+        assert parameters(envs, [name])[name].tolist() == [1.0]
+
+
+def test_what_cannot_be_drawn_is_named() -> None:
+    with pytest.raises(EnvError, match=r"'assay/TwoStep-v0' cannot be drawn: .*'render_mode'\."):
+        make_env("assay/TwoStep-v0", env_kwargs={"render_mode": "rgb_array"})
+
+
+def test_tuples_with_flags_of_others_are_named() -> None:
+    with (
+        make_vector(lambda: _Tuples(ends=([False] * 3, False)), 1) as envs,
+        pytest.raises(EnvError, match="returned 3 of them as terminated; 2 were expected"),
+    ):
         roll(envs, 1)
 
 

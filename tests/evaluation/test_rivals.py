@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 import assay
 from assay.cli.results import read_result, show_results
+from assay.core.errors import ConfigError
 from assay.envs.checks import check_env
 from assay.testing.teams import Signals
 
@@ -54,3 +55,11 @@ def test_the_check_advises_against_learning_from_the_teams_reward() -> None:
     rewards = {check.name: check for check in check_env(Rivals, steps=100)}["rewards"]
     assert rewards.ok and "agents get -1 to 1, which cancels out" in rewards.detail
     assert "not vdn or qmix" in str(rewards.fix)
+
+
+def test_a_run_is_not_evaluated_with_other_agents(tmp_path: Path) -> None:
+    agents = [spaces.Discrete(2)] * 2
+    run = assay.train("ippo", lambda: Signals(agents), root=tmp_path, **TINY)
+    agents.append(agents[0])
+    with pytest.raises(ConfigError, match="agents are kinda_0, kinda_1, kinda_2; the run was"):
+        run.evaluate(episodes=1)

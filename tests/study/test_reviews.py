@@ -85,6 +85,10 @@ class TestScorecard:
         fake(study, "mute", "promotion", without="cheat")
         line = lines_of(study, "mute")["cheat"]
         assert line.state == "not written" and "cheat in result.json" in line.detail
+        values = study.contract().model_dump(mode="json")
+        values["metrics"]["honeypot"]["source"] |= {"kind": "assay", "path": ""}
+        write_yaml_document(study.contract_path, Contract(**values))
+        assert "cheat in **/metrics.jsonl" in lines_of(study, "mute")["cheat"].detail
 
     @pytest.mark.parametrize("name", ["bse", "early"])
     def test_without_runs(self, tmp_path: Path, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import typer
 
@@ -56,7 +57,7 @@ def export(
     form: Format = "onnx" if onnx else "torchscript"
     if isinstance(agent.policy, TeamPolicy):
         results = {
-            name: export_policy(policy, path.with_stem(f"{path.stem}-{name}"), form)
+            name: export_policy(policy, path.with_stem(f"{path.stem}-{quote(name, '')}"), form)
             for name, policy in agent.policy.policies.items()
         }
         if as_json:

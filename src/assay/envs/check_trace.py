@@ -10,9 +10,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.core.errors import EnvError
 from assay.core.types import ACTION_MASK
 from assay.envs.env_errors import env_failure
-from assay.envs.spaces import ObservationMap
+from assay.envs.spaces import BadObservationError, ObservationMap
 from assay.envs.start_check import mask_for_space
 from assay.envs.teams import JointEnv, team_of
 
@@ -78,6 +79,11 @@ def roll(
                 call = "reset()"
                 obs, info = env.reset()
                 _look(mapped, trace, obs, info)
+    except BadObservationError as error:  # of an agent; others are looked at
+        raise EnvError(
+            f"{name_of(env)} violates PettingZoo's API in {call}: {error}.",
+            f"Fix what the environment returns from {call}.",
+        ) from None
     except (Exception, SystemExit) as error:
         raise env_failure(error, f"{name_of(env)} failed in {call}") from error
     return trace, seconds

@@ -572,6 +572,12 @@ def _making_failure(error: BaseException, spec: EnvSpec, kwargs: Mapping[str, An
         fix = f"Use '{_VERSION.sub(f'-v{newest}', spec.id)}'." if newer else None
         return EnvError(f"'{spec.id}' needs a package that is not installed: {error}", fix)
     unknown = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    if unknown is not None and unknown[1] == "render_mode":
+        return EnvError(
+            f"'{spec.id}' cannot be drawn: {unknown[0]}.",
+            "Give it a parameter render_mode, and a render() that returns an image in the mode "
+            "'rgb_array'.",
+        )
     if unknown is not None and unknown[1] in kwargs:
         return EnvError(
             f"'{spec.id}' has no setting '{unknown[1]}': {unknown[0]}.",

@@ -14,6 +14,8 @@ from assay.core.errors import EnvError, nearest
 from assay.envs.env_snapshot import changing_attributes
 from assay.envs.mujoco_parameters import fields_of
 from assay.envs.remade import remade_of
+from assay.envs.teams import JointEnv
+from assay.envs.tuple_agents import TupleAgents
 
 _PICTURE = ("screen", "width", "height", "render", "camera")  # what such names begin with
 # Attributes of CartPole that are computed from others, once, when it is made.
@@ -26,7 +28,7 @@ def read_parameters(env: gym.Env[Any, Any], names: Iterable[str] | None = None) 
     Raises:
         EnvError: A name is unknown.
     """
-    inner: Any = env.unwrapped
+    inner = _innermost(env)
     remade = remade_of(env)
     found = {} if remade is None else remade.arguments()
     if declares(inner):
@@ -63,7 +65,7 @@ def write_parameters(env: gym.Env[Any, Any], values: Mapping[str, Any]) -> None:
     if remade is not None:
         arguments = {name: numbers.pop(name) for name in remade.arguments() if name in numbers}
         remade.remake(arguments)
-    inner: Any = env.unwrapped
+    inner = _innermost(env)
     if declares(inner):
         inner.set_parameters(numbers)
         return
@@ -110,6 +112,15 @@ def as_finite(name: str, value: Any) -> float:
     if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
         raise EnvError(f"The parameter {name} cannot be {value!r}.", "Give a finite number.")
     return float(value)
+
+
+def _innermost(env: gym.Env[Any, Any]) -> Any:
+    """Return the environment itself, also of one that was given an agent axis."""
+    inner: Any = env.unwrapped
+    while isinstance(inner, JointEnv | TupleAgents):
+        own: Any = getattr(inner, "env", None)
+        inner = getattr(own, "unwrapped", own)
+    return inner
 
 
 def _attributes(inner: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,15 @@ from numpy.typing import NDArray
 from assay.core.errors import EnvError
 from assay.core.images import is_image
 from assay.core.types import AGENT_OBS, State
+from assay.envs.env_errors import env_failure
 from assay.envs.spaces import BadObservationError
+from assay.envs.sync import success_of
 from assay.envs.teams import AgentView, JointEnv, nothing_happened
 from assay.envs.tuple_agents import TupleAgents, has_tuple_agents
 
 _FAMILIES = ("butterfly", "classic", "sisl", "atari")
+_RESET = ("observations", "infos")
+_STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 _Step = tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]
 
 
@@ -64,6 +69,11 @@ def as_joint(env: Any, name: str | None = None) -> Any:
         raise EnvError(
             f"'{name}' does not say who its agents are: possible_agents is empty or missing.",
             "Set possible_agents in its __init__, in a fixed order.",
+        )
+    if len(set(agents)) < len(agents) or not all(isinstance(a, str) and a for a in agents):
+        raise EnvError(
+            f"'{name}' has possible_agents={agents}; different names, each a str, were expected.",
+            "Name agents like ['agent_0', 'agent_1'], and use these names in every dict.",
         )
     return (Turns if turns else Parallel)(env, agents, name)
 
@@ -125,19 +135,28 @@ class _Wrapped(JointEnv):
     """What both kinds share."""
 
     def __init__(self, env: Any, agents: list[str], name: str) -> None:
-        self.env = env
+        self.env, self.name = env, name
         self.metadata = dict(getattr(env, "metadata", {}) or {})
         self.render_mode = getattr(env, "render_mode", None)
         views = [AgentView(a, env.observation_space(a), env.action_space(a)) for a in agents]
         # A look at a first state tells whether there are masks in infos and a global state.
         masked = any(view.masked for view in views)
-        reset = env.reset(seed=0)
-        infos = reset[1] if isinstance(reset, tuple) and len(reset) == 2 else env.infos
+        call = "reset()"
+        try:
+            _, infos = self._first(0, None)
+            call = "state()"
+            state = _global_state(env)
+        except Exception as error:
+            raise env_failure(error, f"'{name}' failed in {call}") from error
         masked = masked or any("action_mask" in (infos.get(agent) or {}) for agent in agents)
         self._live: set[str] = set()
-        self._has_state = _global_state(env) is not None
-        width = np.size(_global_state(env)) if self._has_state else 0
+        self._has_state = state is not None
+        width = np.size(state) if self._has_state else 0
         super().__init__(views, masked=masked, state=width, name=name)
+
+    def _first(self, seed: int | None, options: Any) -> Any:
+        """Start an episode; return what agents see, and the infos, by agent."""
+        raise NotImplementedError
 
     def _state(self) -> Any:
         return _global_state(self.env) if self._has_state else None
@@ -165,6 +184,14 @@ class _Wrapped(JointEnv):
         """Close the environment."""
         self.env.close()
 
+    def _require_agents(self) -> None:
+        if not self.env.agents:
+            raise EnvError(
+                f"An episode of '{self.name}' is over before anybody has acted: agents is empty "
+                "after reset().",
+                "Let reset() set agents to those who act first, such as possible_agents[:].",
+            )
+
     def _known(self, agents: Any) -> None:
         strange = [agent for agent in agents if agent not in self.index]
         if strange:
@@ -173,6 +200,11 @@ class _Wrapped(JointEnv):
                 f"{', '.join(self.team.agents)}.",
                 "List everybody who may appear in possible_agents.",
             )
+
+    def _require_seen(self, seen: Any, agents: set[str]) -> None:
+        for agent in agents:
+            if seen.get(agent) is None:
+                raise BadObservationError(f"agent '{agent}' is to act, and sees nothing")
 
     def _result(
         self,
@@ -199,13 +231,40 @@ def _global_state(env: Any) -> Any:
         return None
 
 
+def _team_success(infos: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether all agents have succeeded whose last infos report it."""
+    found = [success_of(own) for own in infos.values() if isinstance(own, Mapping)]
+    reported = [success for success in found if not math.isnan(success)]
+    return {"is_success": all(reported)} if reported else {}
+
+
 class Parallel(_Wrapped):
     """A PettingZoo `ParallelEnv`."""
+
+    def _first(self, seed: int | None, options: Any) -> Any:
+        return self._by_agent(self.env.reset(seed=seed, options=options), _RESET, "reset()")
+
+    def _by_agent(self, told: Any, names: tuple[str, ...], call: str) -> Any:
+        """Return what a call returned, if it is dicts by agent."""
+        if not isinstance(told, tuple) or len(told) != len(names):
+            raise EnvError(
+                f"'{self.name}' does not return ({', '.join(names)}) from {call}.",
+                "Follow PettingZoo's interface; that of its versions before 1.22 is different.",
+            )
+        for name, values in zip(names, told, strict=True):
+            if not isinstance(values, Mapping):
+                raise EnvError(
+                    f"'{self.name}' returned {values!r} as {name} from {call}; a dict with an "
+                    "entry for each agent was expected.",
+                    f"Return {name} as a dict: {{agent: ... for agent in self.agents}}.",
+                )
+        return told
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Start an episode."""
         self.steps = 0
-        seen, infos = self.env.reset(seed=seed, options=options)
+        seen, infos = self._first(seed, options)
+        self._require_agents()
         self._live = set(self.env.agents)
         self._known(self._live)
         self._require_seen(seen, self._live)
@@ -216,19 +275,15 @@ class Parallel(_Wrapped):
         self.steps += 1
         acted = [agent for agent in self.team.agents if agent in self._live]
         own = {a: self.views[self.index[a]].action(action[self.index[a]]) for a in acted}
-        told = self.env.step(own)
-        if not isinstance(told, tuple) or len(told) != 5:
-            raise EnvError(
-                f"'{self.name}' does not return (observations, rewards, terminations, truncations, "
-                "infos) from step().",
-                "Follow PettingZoo's interface; that of its versions before 1.22 is different.",
-            )
-        seen, rewards, terminated, truncated, infos = told
+        seen, rewards, terminated, truncated, infos = self._by_agent(
+            self.env.step(own), _STEP, "step()"
+        )
         self._known({*rewards, *self.env.agents})
         self.outcome = outcome = nothing_happened(self.team.size)
         for agent in {*acted, *rewards}:
             outcome.reward[self.index[agent]] = self.reward_of(agent, rewards)
-        alive = set(self.env.agents)
+        # Some environments keep those who are out in `agents`.
+        alive = {a for a in self.env.agents if not (terminated.get(a) or truncated.get(a))}
         for agent in acted:
             if agent not in terminated or agent not in truncated:
                 raise EnvError(
@@ -239,9 +294,7 @@ class Parallel(_Wrapped):
             i = self.index[agent]
             outcome.terminated[i] = bool(terminated[agent])
             outcome.truncated[i] = bool(truncated[agent]) and not outcome.terminated[i]
-            if outcome.terminated[i] or outcome.truncated[i]:
-                alive.discard(agent)
-            elif agent not in alive:
+            if agent not in alive and not (outcome.terminated[i] or outcome.truncated[i]):
                 raise EnvError(
                     f"Agent '{agent}' of '{self.name}' has left, neither terminated nor truncated.",
                     "Say in terminated or truncated that an agent leaves.",
@@ -250,28 +303,27 @@ class Parallel(_Wrapped):
         over = not alive
         # Values are bootstrapped from a last observation on which agents would have gone on.
         last = {a for a in acted if outcome.truncated[self.index[a]] and a in seen}
-        obs = self.joint_obs(seen, infos, last if over else alive, self._state())
+        who = last if over else alive
+        obs = self.joint_obs(seen, infos, who, self._state(), last=over)
         self._live = alive
-        return self._result(obs, over, acted, infos)
-
-    def _require_seen(self, seen: Any, agents: set[str]) -> None:
-        for agent in agents:
-            if agent not in seen:
-                raise BadObservationError(f"agent '{agent}' is to act, and sees nothing")
+        return self._result(obs, over, acted, {**_team_success(infos), **infos} if over else infos)
 
 
 class Turns(_Wrapped):
     """A PettingZoo `AECEnv`: one agent acts at a time."""
 
+    def _first(self, seed: int | None, options: Any) -> Any:
+        self.env.reset(seed=seed, options=options)
+        return {}, self.env.infos
+
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Start an episode."""
         self.steps = 0
-        self.env.reset(seed=seed, options=options)
+        self._first(seed, options)
         self._known(self.env.agents)
         self.outcome, before = nothing_happened(self.team.size), self.outcome
         self._pass_the_dead()
-        if not self.env.agents:
-            raise EnvError(f"An episode of '{self.name}' is over before anybody has acted.")
+        self._require_agents()
         self.outcome = before
         return self._look(), {}
 
@@ -286,8 +338,16 @@ class Turns(_Wrapped):
         gone, seen, infos = self._pass_the_dead()
         if self.env.agents:
             return self._result(self._look(), False, gone)
+        if not gone:
+            raise EnvError(
+                f"step() of '{self.name}' emptied agents at once, so that nobody learns what the "
+                "last step paid, or how the episode ended.",
+                "Set terminations or truncations, and let step(None) of an agent that is out "
+                "remove it from agents (AECEnv._was_dead_step does).",
+            )
         last = {a for a in gone if self.outcome.truncated[self.index[a]]}
-        return self._result(self.joint_obs(seen, infos, last, self._state()), True, gone)
+        obs = self.joint_obs(seen, infos, last, self._state(), last=True)
+        return self._result(obs, True, gone, _team_success(infos))
 
     def _pass_the_dead(self) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
         """Take the empty turns of agents that are out; return who, and what they saw last.
@@ -300,9 +360,15 @@ class Turns(_Wrapped):
         infos: dict[str, Any] = {}
         while env.agents:
             agent = env.agent_selection
+            if agent not in env.agents:
+                raise EnvError(
+                    f"'{self.name}' has agent_selection={agent!r}; one of its agents was "
+                    f"expected: {', '.join(env.agents)}.",
+                    "Let reset() and step() set agent_selection to who acts next.",
+                )
             raw, reward, terminated, truncated, info = env.last()
             i = self.index[agent]
-            outcome.reward[i] = reward
+            outcome.reward[i] = self.reward_of(agent, {agent: reward})
             if not (terminated or truncated):
                 return gone, seen, infos
             if agent in gone:
@@ -322,4 +388,5 @@ class Turns(_Wrapped):
     def _look(self) -> dict[str, NDArray[Any]]:
         env = self.env
         seen = {agent: env.observe(agent) for agent in env.agents}
+        self._require_seen(seen, {env.agent_selection})
         return self.joint_obs(seen, env.infos, {env.agent_selection}, self._state())

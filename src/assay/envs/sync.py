@@ -138,6 +138,12 @@ class Group:
             obs, info = self.envs[index].reset(seed=seed)
         except (Exception, SystemExit) as error:
             raise self._failure(error, index, "reset()") from error
+        if not isinstance(info, Mapping):  # two numbers of a bare observation, say
+            raise EnvError(
+                f"Environment {self.first + index} of '{self.name}' returned {info!r} as info from "
+                "reset(); a dict was expected.",
+                "Return (observation, info), where info may be {}.",
+            )
         return obs, info
 
     def reset(self, seed: int, obs: Tree) -> None:

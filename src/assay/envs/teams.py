@@ -9,6 +9,7 @@ each got is in `outcome`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -253,6 +254,11 @@ class AgentView:
         if given is None:
             return None
         mask, size = np.asarray(given), self.actions.mask_size
+        if size is None:
+            raise BadObservationError(
+                f"agent '{self.name}' gave an action mask, and its actions are "
+                f"{self.actions.space}; only Discrete ones can be masked"
+            )
         if mask.shape != (size,):
             raise BadObservationError(
                 f"agent '{self.name}' gave an action mask of shape {mask.shape}; "
@@ -309,7 +315,13 @@ class JointEnv(gym.Env[Any, Any]):
             self.most = int(self.action_space.nvec[0])
 
     def joint_obs(
-        self, seen: Mapping[str, Any], infos: Mapping[str, Any], alive: set[str], state: Any = None
+        self,
+        seen: Mapping[str, Any],
+        infos: Mapping[str, Any],
+        alive: set[str],
+        state: Any = None,
+        *,
+        last: bool = False,
     ) -> dict[str, NDArray[Any]]:
         """Return the joint observation of what agents see.
 
@@ -318,6 +330,7 @@ class JointEnv(gym.Env[Any, Any]):
             infos: By agent.
             alive: Who acts on it.
             state: The global state, where there is one.
+            last: Whether the episode is over: a mask that forbids all is then left out.
         """
         obs = {key: np.zeros(shape, dtype) for key, (shape, dtype) in self._zeros.items()}
         masks = obs[ACTION_MASK].reshape(self.team.size, -1) if ACTION_MASK in obs else None
@@ -335,12 +348,17 @@ class JointEnv(gym.Env[Any, Any]):
                     raise BadObservationError(
                         f"agent '{view.name}' gave an action mask, and none at the first reset"
                     )
-                if mask is not None and masks is not None:
+                if mask is not None and masks is not None and not (last and not mask.any()):
                     if not mask.any():
                         raise self._nothing_allowed(view.name, len(mask))
                     masks[i, : len(mask)] = mask
         if state is not None:
-            obs[STATE][:] = np.asarray(state, np.float32).reshape(-1)
+            row = np.asarray(state, np.float32).reshape(-1)
+            if row.shape != obs[STATE].shape:
+                raise BadObservationError(
+                    f"state() has {row.size} entries, and had {obs[STATE].size} at the first reset"
+                )
+            obs[STATE][:] = row
         return obs
 
     def _nothing_allowed(self, agent: str, actions: int) -> EnvError:
@@ -356,7 +374,7 @@ class JointEnv(gym.Env[Any, Any]):
         """Return the reward of an agent that acted.
 
         Raises:
-            EnvError: It is missing.
+            EnvError: It is missing, or not a finite number.
         """
         if agent not in rewards:
             raise EnvError(
@@ -365,10 +383,13 @@ class JointEnv(gym.Env[Any, Any]):
                 "Return a reward for every agent of the step, 0 if there is none.",
             )
         try:
-            return float(rewards[agent])
+            reward = float(np.asarray(rewards[agent]).item())
         except (TypeError, ValueError):
+            reward = math.nan
+        if not math.isfinite(reward):
             raise EnvError(
                 f"'{self.name}' returned the reward {rewards[agent]!r} for agent '{agent}'; a "
-                "number was expected.",
+                "finite number was expected.",
                 "Return one number for every agent.",
-            ) from None
+            )
+        return reward

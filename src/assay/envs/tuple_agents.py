@@ -68,6 +68,9 @@ class TupleAgents:
         """Step all agents."""
         own = tuple(actions[agent] for agent in self.possible_agents)
         seen, rewards, terminated, truncated, info = self.env.step(own)
+        for what, flags in (("terminated", terminated), ("truncated", truncated)):
+            if np.size(flags) > 1:
+                self._by_agent(what, flags)
         ends = [np.broadcast_to(flag, len(self.agents)) for flag in (terminated, truncated)]
         over = bool((ends[0] | ends[1]).all())
         # An agent that is done goes on, unheard, until all are.

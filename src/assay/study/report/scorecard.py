@@ -18,6 +18,7 @@ from assay.study.files.base import Phase
 from assay.study.files.contract import Contract, Guardrail, Metric
 from assay.study.files.documents import StudyError
 from assay.study.judge import verdict
+from assay.study.measure.extractors import READERS
 from assay.study.measure.reflection import DOMINANT
 from assay.study.record.history import History
 from assay.study.record.study import Study
@@ -111,8 +112,9 @@ def _lines(
             better = (mean - before) * (1.0 if metric.direction == "maximize" else -1.0)
         state, detail = "shown", ""
         if mean is None:
-            place = metric.source.path or "stdout"
-            state, detail = "not written", f"looked for {metric.source.key} in {place}"
+            source = metric.source
+            place = source.path or READERS.get(source.kind, (None, "stdout"))[1]
+            state, detail = "not written", f"looked for {source.key} in {place}"
         elif role == "primary":
             state, detail = _decided(given)
         elif isinstance(metric, Guardrail):
