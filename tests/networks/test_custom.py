@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -350,3 +352,23 @@ class Off(Linear):
 
 def test_dropout_of_nothing_is_taken() -> None:
     assert CustomEncoder(f"{__name__}:Off", BOX).out_features == 4
+
+
+def test_code_that_has_changed_since_the_training_is_told(package: Path) -> None:
+    """The weights fit it as before, and mean something else."""
+    settings: dict[str, Any] = {
+        "network": "user_networks:Wave", "env_steps": 64, "horizon": 8, "eval_episodes": 1,
+        "preset": False, "sinks": (),
+    }  # fmt: skip
+    run = assay.train("a2c", "CartPole-v1", root=package, name="run", **settings)
+    own = package / "user_networks.py"
+    own.write_text(own.read_text() + "OTHER = 4\n")
+    for change, warned, budget in (("sin", 0, 128), ("cos", 2, 192)):
+        own.write_text(own.read_text().replace("torch.sin", f"torch.{change}"))
+        sys.modules.pop("user_networks")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assay.load(run.path)
+            assay.resume(run.path, budget=budget)
+        found = [w for w in caught if "'user_networks:Wave' has changed" in str(w.message)]
+        assert len(found) == warned

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -41,6 +43,14 @@ def _import(module: str) -> Any:
             f"it ends the program (SystemExit: {error}); what a script does belongs below "
             '`if __name__ == "__main__":`'
         ) from None
+
+
+def code_hash(named: Any) -> str | None:
+    """Return the SHA-256 of the source of a class or function; None where there is no file."""
+    try:
+        return hashlib.sha256(inspect.getsource(inspect.unwrap(named)).encode()).hexdigest()
+    except (OSError, TypeError):
+        return None
 
 
 def dependents(package: str, like: str) -> list[str]:

@@ -31,7 +31,7 @@ def load_module(name: str, module: nn.Module, saved: State) -> None:
         raise CheckpointError(
             f"The checkpoint does not fit this agent: '{name}.{odd[0]}' has shape "
             f"{found.get(odd[0])}; expected {expected.get(odd[0])}.",
-            "Use the checkpoint with the configuration and environment it was made with.",
+            "Use the checkpoint with the configuration, environment and code it was made with.",
         )
     with torch.no_grad():
         for key, tensor in own.items():
