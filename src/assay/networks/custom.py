@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from assay.core.errors import ConfigError, nearest
 from assay.core.imports import import_named
 from assay.core.types import ACTION_MASK, Tree
+from assay.networks.state_dict import refuse_hidden
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -100,7 +101,7 @@ class CustomEncoder(nn.Module):
         _made.add(net)
         self.net, self.out_features = net, int(width)
         _refuse_modes(name, net)
-        _refuse_hidden(name, net)
+        refuse_hidden(f"network={name}", net)
         self._check(space)
         _freeze(net)
 
@@ -170,24 +171,6 @@ def _refuse_modes(name: str, net: nn.Module) -> None:
                 "training than in evaluation; an agent acts with the network that it trains.",
                 "Use nn.LayerNorm to normalise, and leave dropout out.",
             )
-
-
-def _refuse_hidden(name: str, net: nn.Module) -> None:
-    """Refuse modules and tensors that are neither trained nor saved, as nn.Module does not see."""
-    known = {id(part) for part in (*net.modules(), *net.parameters(), *net.buffers())}
-    for part in net.modules():
-        for key, value in vars(part).items():
-            if key in ("_modules", "_parameters", "_buffers"):
-                continue
-            inner = value.values() if isinstance(value, dict) else value
-            for one in inner if isinstance(value, list | tuple | dict) else [value]:
-                if isinstance(one, nn.Module | Tensor) and id(one) not in known:
-                    raise ConfigError(
-                        f"network={name} holds a {type(one).__name__} in the attribute '{key}' of "
-                        f"{type(part).__name__}, where it is neither trained nor saved.",
-                        "Use nn.ModuleList or nn.ModuleDict for modules; for tensors nn.Parameter, "
-                        "or register_buffer if they are not trained.",
-                    )
 
 
 def _freeze(net: nn.Module) -> None:
