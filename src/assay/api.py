@@ -240,7 +240,7 @@ def resume(
     elif status == "done":
         raise RunError(
             f"The run '{path}' is done: it reached {config.run.unit}={config.run.total}.",
-            f"Start a new run with a larger {config.run.unit}.",
+            f"Go on to a larger one: assay resume {path} --budget N, in Python budget=N.",
         )
     if reward_model is not None:
         config = _with_reward(config, reward_model)
