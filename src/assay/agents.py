@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.algorithms.base import Algorithm
+from assay.algorithms.settings import NetworkSettings
 from assay.core import registry
 from assay.core.errors import AssayError, ConfigError, RunError
+from assay.core.imports import code_hash
 from assay.core.types import Clock, Spaces, Tree, tree_leaves
 from assay.core.wording import counted
 from assay.data.findings import bounds_of
@@ -26,8 +28,10 @@ from assay.envs.vector import Vector
 from assay.evaluation.evaluate import rows_to_evaluate
 from assay.loops.config import RunConfig
 from assay.loops.training import build_algorithm
+from assay.networks.custom import BUILT_IN, DEFAULT, find_factory
 from assay.runs import checkpoint
 from assay.runs.directory import RunDirectory
+from assay.runs.provenance import warn_of_changed_code
 
 # What Gymnasium's `make_vec` keeps in a spec besides the environment's own settings.
 _OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
@@ -194,6 +198,7 @@ def load(
     place = checkpoint_path or checkpoint.latest(directory.checkpoints_path)
     if place is None:
         raise directory.no_checkpoint()
+    warn_of_changed_code(directory.provenance, own_code(config))
     names = ("weights", "normalisers", "algorithm", "run")
     sections = checkpoint.read_checkpoint(place, names)
     saved = sections["run"]
@@ -212,6 +217,18 @@ def load(
     )
     algorithm.load_state(sections)
     return Agent(algorithm, observations, actions)
+
+
+def own_code(config: RunConfig) -> dict[str, str | None]:
+    """Return the hash of the source of a user's own algorithm and network, by name."""
+    algorithm, own = registry.get(config.algorithm), {}
+    if ":" in config.algorithm:
+        own[config.algorithm] = algorithm
+    if issubclass(algorithm.Hyperparameters, NetworkSettings):
+        network = config.hyperparameters.get("network", DEFAULT)
+        if network not in BUILT_IN:
+            own[network] = find_factory(network)
+    return {name: code_hash(named) for name, named in own.items()}
 
 
 def _acting(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:

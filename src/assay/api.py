@@ -14,7 +14,7 @@ import gymnasium as gym
 from assay.agents import Agent as Agent
 from assay.agents import evaluation_vector as evaluation_vector
 from assay.agents import load as load
-from assay.agents import require_spaces
+from assay.agents import own_code, require_spaces
 from assay.agents import required_vector as required_vector
 from assay.algorithms.base import Algorithm
 from assay.core import seeding
@@ -154,6 +154,7 @@ def train(
                 list(sys.argv if argv is None else argv),
                 seeds={"run": resolved.run.seed},
                 files=resolved.run.files() | expert.files | rewarding,
+                code=own_code(resolved),
             )
         )
         with telling_of_data(env, *layers):
@@ -239,7 +240,7 @@ def resume(
     elif status == "done":
         raise RunError(
             f"The run '{path}' is done: it reached {config.run.unit}={config.run.total}.",
-            f"Start a new run with a larger {config.run.unit}.",
+            f"Go on to a larger one: assay resume {path} --budget N, in Python budget=N.",
         )
     if reward_model is not None:
         config = _with_reward(config, reward_model)
@@ -250,6 +251,7 @@ def resume(
     if reward_model is not None:
         recorded = {**recorded, "files": {**recorded.get("files", {}), **rewarding}}
     provenance.refuse_changed_files(recorded, files)
+    provenance.warn_of_changed_code(recorded, own_code(config))
     directory.lock()
     try:
         start = checkpoint.latest(directory.checkpoints_path)

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from assay.algorithms.base import Algorithm, Context, ReplayNeeds
+from assay.algorithms.base import Algorithm, Context, DatasetNeeds, ReplayNeeds
 from assay.buffers.imagined import ImaginedReplay
 from assay.core import registry
 from assay.core.config import Settings
@@ -230,7 +230,7 @@ class TestState:
     def test_what_a_checkpoint_would_lose_is_refused(self, value: Any) -> None:
         algorithm = td3()
         algorithm.extra = value
-        with pytest.raises(TypeError, match="'extra' holds state that no checkpoint"):
+        with pytest.raises(ConfigError, match="'extra' holds state that no checkpoint"):
             algorithm.state()
 
     def test_an_agent_that_only_acts_needs_no_optimizer(self) -> None:
@@ -374,6 +374,8 @@ class NoSettings(Settings):
 class Noisy(Algorithm):
     """Two steps whose noise is drawn on the device."""
 
+    Hyperparameters = NoSettings
+
     def __init__(self, seed: int) -> None:
         context = Context(Clock(100), seed)
         super().__init__(Spaces(OBS, BOX), NoSettings(), context)
@@ -464,12 +466,45 @@ class Early(Noisy):
 
 
 def test_a_policy_that_would_act_on_with_old_parameters_is_refused() -> None:
-    with pytest.raises(TypeError, match="Early calls make_policy before make_step"):
+    with pytest.raises(ConfigError, match="Early calls make_policy before make_step"):
         Early(1)
 
 
 def test_an_optimizer_of_torch_is_refused() -> None:
     algorithm: Any = Noisy(1)
     algorithm.optimizer = torch.optim.Adam(algorithm.net.parameters())
-    with pytest.raises(TypeError, match="'optimizer' holds state that no checkpoint"):
+    with pytest.raises(ConfigError, match="'optimizer' holds state that no checkpoint"):
         algorithm.state()
+
+
+class Unable(Noisy):
+    """Cannot act."""
+
+    act = Algorithm.act
+
+
+def test_an_algorithm_without_needs_or_policy_is_refused() -> None:
+    algorithm: Any = Unable(1)
+    with pytest.raises(ConfigError, match="Unable has no policy"):
+        algorithm.refuse_mistakes()
+    algorithm.needs = DatasetNeeds()
+    with pytest.raises(ConfigError, match="its needs are a DatasetNeeds; expected ReplayNeeds"):
+        algorithm.refuse_mistakes()
+
+
+@pytest.mark.parametrize("place", ["attribute", "module"])
+def test_what_would_be_lost_is_refused_before_the_run(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first checkpoint may be hours away."""
+
+    def forgetful(self: Any, *args: Any) -> None:
+        make(self, *args)
+        (self if place == "attribute" else self.net).extra = [nn.Linear(1, 1)]
+
+    cls = registry.get("a2c")
+    make = cls.__init__
+    monkeypatch.setattr(cls, "__init__", forgetful)
+    config = resolve("a2c", "none", {"env_steps": 100, "device": "cpu"}, use_preset=False)
+    with pytest.raises(ConfigError, match="'extra'"):
+        build_algorithm(config, Spaces(OBS, spaces.Discrete(2)), Clock(100))

@@ -264,6 +264,21 @@ def test_a_bug_shows_its_traceback() -> None:
     assert "This is a bug in Assay" in done.stderr
 
 
+def test_an_error_in_the_user_s_code_is_not_called_a_bug_of_assay(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def locate(text, root=None):\n    return {}['x']\n")
+    code = (
+        "import mine, assay.cli.find_run as places, assay.cli\n"
+        "places.locate = mine.locate\n"
+        "assay.cli.main(['runs', 'show', 'x'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path,
+        env=process_environment(),
+    )  # fmt: skip
+    assert done.returncode == 1 and "KeyError: 'x'" in done.stderr
+    assert done.stderr.endswith(f"your own code: {tmp_path / 'mine.py'}, line 2.\n")
+
+
 def test_a_closed_stdout_is_not_a_bug(runs: Path) -> None:
     read, write = os.pipe()
     os.close(read)

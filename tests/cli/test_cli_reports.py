@@ -222,6 +222,15 @@ def test_algorithms_are_listed_with_all_their_settings(cli: Cli) -> None:
             assert setting["meaning"] and setting["type"]
 
 
+def test_the_command_of_an_algorithm_named_by_its_place_works(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "from assay.algorithms.a2c import A2C\nclass Shown(A2C):\n    pass\n"
+    (tmp_path / "shown_here.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "assay train shown_here:Shown ENV" in cli("algorithms", "shown_here:Shown").stdout
+
+
 def test_one_algorithm_is_shown_in_full(cli: Cli) -> None:
     shown = cli("algorithms", "DQN").stdout
     assert "doi:10.1038/nature14236" in shown

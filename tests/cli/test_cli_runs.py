@@ -90,3 +90,18 @@ def test_a_run_in_training_is_not_deleted(cli: Cli, runs: Path) -> None:
     assert result.exit_code == 2
     assert "seed-3" in result.stderr
     assert len(list((runs / "a").glob("*/run.json"))) == 3
+
+
+def test_a_run_and_a_group_that_are_done_go_on_to_a_larger_budget(cli: Cli, runs: Path) -> None:
+    done = cli("resume", "a/seed-1")
+    assert done.exit_code == 2 and "a/seed-1 --budget N" in done.stderr
+    total = RunDirectory.open(runs / "a/seed-1").budget[1]
+    larger = total + 512
+    assert cli("resume", "a/seed-1", "--budget", larger, "--quiet").exit_code == 0
+    assert cli("resume", "b", "--budget", larger, "--quiet").exit_code == 0
+    for name in ("a/seed-1", "b/seed-1", "b/seed-3"):
+        run = RunDirectory.open(runs / name)
+        assert run.status == "done" and run.budget[1] == larger
+    assert RunDirectory.open(runs / "a/seed-2").budget[1] == total
+    refused = cli("resume", "a/seed-1", "--budget", total)
+    assert refused.exit_code == 2 and "Give a larger one" in refused.stderr

@@ -76,6 +76,26 @@ class TestNamedByItsPlace:
         with pytest.raises(ConfigError, match=words):
             registry.get(name)
 
+    @pytest.mark.parametrize(
+        ("before", "after", "words"),
+        [
+            ('("Discrete",)', '"Discrete"', "actions='Discrete'; expected a tuple"),
+            ('("Discrete",)', '("discrete",)', "Did you mean 'Discrete'"),
+            ('    """A2C under another name."""', "    __doc__ = None", "has no docstring"),
+            ("(A2C)", "(Algorithm)", "has no method update"),
+            ("", "", "has no class Hyperparameters"),
+        ],
+    )
+    def test_a_class_that_cannot_run_is_refused(
+        self, tmp_path: Path, before: str, after: str, words: str
+    ) -> None:
+        source = SOURCE.replace(before, after) + "    Hyperparameters = None\n" * (before == after)
+        source = "from assay.algorithms.base import Algorithm\n" + source
+        (tmp_path / "own_mistake.py").write_text(source)
+        with pytest.raises(ConfigError, match=words):
+            registry.get("own_mistake:Mine")
+        sys.modules.pop("own_mistake", None)
+
 
 @pytest.mark.parametrize("name", registry.names())
 def test_the_facts_about_an_algorithm_are_read_without_importing_it(name: str) -> None:

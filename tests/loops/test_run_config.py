@@ -75,6 +75,11 @@ class TestPrecedence:
         assert preset("ppo", "Other-v0") == {"clip": 0.3}
         assert preset("dqn", "Maze-v1") == {}
 
+    @pytest.mark.parametrize("layer", [{3: 4}, {"run": {True: 1}}])
+    def test_a_key_that_is_no_name_is_refused(self, layer: Any) -> None:
+        with pytest.raises(ConfigError, match="expected the name of a setting"):
+            resolve("ppo", "CartPole-v1", layer)
+
     def test_flat_and_nested_forms_mix(self) -> None:
         nested = {"run": {"seed": 4}, "hyperparameters": {"lr": 0.1}}
         config = resolve("ppo", "Maze-v0", nested, {"lr": 0.2})

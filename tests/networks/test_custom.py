@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ NUMBER = 3
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put a module `user_networks` where the command is run, which is not on the import path."""
     (tmp_path / "user_networks.py").write_text(SOURCE)
+    (tmp_path / "user_script.py").write_text("raise SystemExit('usage: user_script.py SIZE')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [p for p in __import__("sys").path if p not in ("", ".")])
     monkeypatch.delitem(__import__("sys").modules, "user_networks", raising=False)
@@ -113,7 +116,7 @@ def test_registered_names_and_dicts_without_their_mask() -> None:
             return obs["x"]
 
     encoder = CustomEncoder("of a test", space)
-    assert encoder.out_features == 4 and seen == [["x"]]
+    assert encoder.out_features == 4 and seen[0] == ["x"]
     assert find_factory("of a test") is OfATest
 
 
@@ -148,11 +151,12 @@ class Broken(Crooked):
     [
         ("mpl", r"'mpl' is not registered. .*mlp"),
         ("nowhere_at_all:Net", "cannot import 'nowhere_at_all'"),
+        ("user_script:Net", "cannot import 'user_script': ImportError: it ends"),
         ("user_networks:Net", r"no class or function 'Net'"),
         ("user_networks:NUMBER", "no class or function 'NUMBER'"),
-        (f"{__name__}:Silent", "makes a Silent; expected an nn.Module"),
-        (f"{__name__}:Crooked", r"returns Tensor\[2, 4\].*expected floats \[2, 5\]"),
-        (f"{__name__}:Broken", "fails on a batch of two blank observations: 'weights'"),
+        (f"{__name__}:Silent", "makes a Silent with out_features=None; expected an nn.Module"),
+        (f"{__name__}:Crooked", r"returns Tensor\[2, 4\].*expected Tensor\[2, 5\]"),
+        (f"{__name__}:Broken", "fails on a batch of two blank observations: KeyError: 'weights'"),
     ],
 )
 def test_mistakes_are_named(name: str, words: str, package: Path) -> None:
@@ -200,3 +204,171 @@ def failing(space: Any) -> nn.Module:
 def test_a_network_that_cannot_be_used_is_refused(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         CustomEncoder(f"{__name__}:{name}", BOX)
+
+
+class Linear(nn.Module):
+    """Is an encoder as it should be; the classes below do one thing wrong."""
+
+    out_features: Any = 4
+
+    def __init__(self, space: Any) -> None:
+        super().__init__()
+        self.net = nn.Linear(space.shape[0], 4)
+
+    def forward(self, obs: Any) -> Any:
+        return torch.tanh(self.net(obs))
+
+
+class Width(Linear):
+    out_features = 0
+
+
+class Array(Linear):
+    def forward(self, obs: Any) -> Any:
+        return super().forward(obs).numpy()
+
+
+class Wide(Linear):
+    def forward(self, obs: Any) -> Any:
+        return super().forward(obs).double()
+
+
+class WideInside(Linear):
+    def __init__(self, space: Any) -> None:
+        super().__init__(space)
+        self.double()
+
+    def forward(self, obs: Any) -> Any:
+        return super().forward(obs.double()).float()
+
+
+class Random(Linear):
+    def forward(self, obs: Any) -> Any:
+        return super().forward(obs) + torch.randn(4)
+
+
+class FunctionalDropout(Linear):
+    def forward(self, obs: Any) -> Any:
+        return nn.functional.dropout(super().forward(obs), training=self.training)
+
+
+class AcrossRows(Linear):
+    def __init__(self, space: Any) -> None:
+        super().__init__(space)
+        self.over_time = nn.LSTM(4, 4)
+
+    def forward(self, obs: Any) -> Any:
+        return self.over_time(super().forward(obs))[0]
+
+
+class Changing(Linear):
+    def forward(self, obs: Any) -> Any:
+        obs *= 0.5
+        return super().forward(obs)
+
+
+class Listed(Linear):
+    def __init__(self, space: Any) -> None:
+        super().__init__(space)
+        self.layers = [nn.Linear(4, 4)]
+
+
+class Loose(Linear):
+    def __init__(self, space: Any) -> None:
+        super().__init__(space)
+        self.weight = torch.randn(4, 4, requires_grad=True)
+
+
+ONLY_ONE = Linear(BOX)
+
+
+def one_for_all(space: Any) -> nn.Module:
+    """Return a module that others have as well."""
+    return ONLY_ONE
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Width", "out_features=0; expected"),
+        ("Array", "returns ndarray.*expected Tensor"),
+        ("Wide", r"torch.float64 for two observations; expected Tensor\[2, 4\] torch.float32"),
+        ("WideInside", "has the parameter net.weight of torch.float64; expected torch.float32"),
+        ("Random", "returns other features for the same observations"),
+        ("FunctionalDropout", "returns other features for the same observations"),
+        ("AcrossRows", "returns other features for the second of two equal observations"),
+        ("Changing", "changes the observations"),
+        ("Listed", "holds a Linear in the attribute 'layers' of Listed"),
+        ("Loose", "holds a Tensor in the attribute 'weight' of Loose"),
+        ("one_for_all", "returns the same Linear twice"),
+    ],
+)
+def test_what_would_fail_or_be_lost_later_is_refused(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        for _ in range(2):
+            CustomEncoder(f"{__name__}:{name}", BOX)
+
+
+@pytest.mark.parametrize("name", ["mlp", "package:name", "", Linear])
+def test_a_name_that_means_something_else_is_not_registered(name: Any) -> None:
+    with pytest.raises(ConfigError, match="expected a name of your own"):
+        register_network(name)
+
+
+class Frozen(Linear):
+    """Has layers that were trained before."""
+
+    out_features = np.int64(4)
+
+    def __init__(self, space: Any) -> None:
+        super().__init__(space)
+        self.before = nn.GRU(4, 4, batch_first=True).requires_grad_(False)
+
+    def forward(self, obs: Any) -> Any:
+        return super().forward(self.before(obs.unsqueeze(1))[0].squeeze(1))
+
+
+def test_parameters_without_gradient_stay_as_they_are_and_are_saved(tmp_path: Path) -> None:
+    run = assay.train(
+        "a2c", "CartPole-v1", root=tmp_path, network=f"{__name__}:Frozen", env_steps=64, horizon=8,
+        eval_episodes=1, preset=False, sinks=(),
+    )  # fmt: skip
+    encoder = CustomEncoder(f"{__name__}:Frozen", BOX)
+    assert not [key for key, _ in encoder.named_parameters() if "before" in key]
+    saved = encoder.state_dict()
+    assert [key for key in saved if "before" in key]
+    agent = run.agent()
+    found = next(m for m in agent.policy.network.modules() if isinstance(m, CustomEncoder))
+    assert found.out_features == 4 and found.state_dict().keys() == saved.keys()
+
+
+class Off(Linear):
+    """Has a dropout that does nothing, as a layer of a transformer may."""
+
+    def __init__(self, space: Any) -> None:
+        super().__init__(space)
+        self.dropout = nn.Dropout(0.0)
+
+
+def test_dropout_of_nothing_is_taken() -> None:
+    assert CustomEncoder(f"{__name__}:Off", BOX).out_features == 4
+
+
+def test_code_that_has_changed_since_the_training_is_told(package: Path) -> None:
+    """The weights fit it as before, and mean something else."""
+    settings: dict[str, Any] = {
+        "network": "user_networks:Wave", "env_steps": 64, "horizon": 8, "eval_episodes": 1,
+        "preset": False, "sinks": (),
+    }  # fmt: skip
+    run = assay.train("a2c", "CartPole-v1", root=package, name="run", **settings)
+    own = package / "user_networks.py"
+    own.write_text(own.read_text() + "OTHER = 4\n")
+    for change, warned, budget in (("sin", 0, 128), ("cos", 2, 192)):
+        own.write_text(own.read_text().replace("torch.sin", f"torch.{change}"))
+        sys.modules.pop("user_networks")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assay.load(run.path)
+            assay.resume(run.path, budget=budget)
+        found = [w for w in caught if "'user_networks:Wave' has changed" in str(w.message)]
+        assert len(found) == warned

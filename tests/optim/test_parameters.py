@@ -8,7 +8,7 @@ import torch
 from optim_support import net
 from torch import nn
 
-from assay.optim.parameters import flatten_parameters, modules_besides
+from assay.optim.parameters import flatten_parameters, modules_besides, swapped
 
 
 class TestFlat:
@@ -73,3 +73,15 @@ class TestBesides:
     def test_what_is_owned_is_left_out(self) -> None:
         module = net()
         assert modules_besides([module], [module, module[0], nn.Sequential(module)]) == []
+
+
+def test_tied_weights_are_swapped_in_every_place() -> None:
+    """Otherwise a compiled step would go on with those that it was traced with."""
+    module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    module[1].weight = module[0].weight
+    shared = nn.Sequential(module[0], module[0])
+    weight = module[0].weight
+    for tied in (module, shared):
+        with swapped({tied: [2 * torch.eye(2)]}, [], []):
+            assert torch.equal(tied(torch.ones(1, 2)), torch.full((1, 2), 4.0))
+        assert tied[0].weight is weight and tied[1].weight is weight

@@ -22,7 +22,7 @@ from optim_support import (
 )
 from torch import Tensor, nn
 
-from assay.core.errors import CheckpointError
+from assay.core.errors import CheckpointError, ConfigError
 from assay.optim import compile_cache
 from assay.optim.compile_cache import CompileError
 from assay.optim.compiled_step import CompiledStep
@@ -206,6 +206,25 @@ def reported(*names: str) -> tuple[Step, Callable[..., None]]:
         step({name: torch.tensor(v) for name, v in zip(names, values, strict=True)}, 0.0)
 
     return step, tell
+
+
+class TestLoss:
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda loss: loss, r"returned a Tensor of shape \[\] and metrics of type NoneType"),
+            (lambda loss: (loss.expand(3), {}), r"a Tensor of shape \[3\]"),
+            (lambda loss: (loss.item(), {}), "returned a float"),
+            (lambda loss: (loss, [loss]), "metrics of type list"),
+            (lambda loss: (loss.detach(), {}), "does not depend on any parameter"),
+            (lambda loss: (loss, {"size": 3.0}), "metric 'size' of the objective 'fit' is a float"),
+        ],
+    )
+    def test_what_is_no_loss_is_named(self, change: Any, words: str) -> None:
+        module = nn.Linear(1, 1)
+        step = Step([Objective("fit", module, lambda b: change(module(b["x"]).mean()))])
+        with pytest.raises(ConfigError, match=words):
+            step({"x": torch.ones(2, 1)}, 0.1)
 
 
 class TestMetrics:

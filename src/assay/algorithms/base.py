@@ -23,7 +23,7 @@ from assay.buffers.hindsight import HindsightOptions
 from assay.buffers.storage import Sectioned, Sections
 from assay.core import registry, seeding
 from assay.core.config import Settings
-from assay.core.errors import SpaceError
+from assay.core.errors import ConfigError, SpaceError
 from assay.core.registry import AlgorithmSpec
 from assay.core.schedules import Schedule
 from assay.core.types import (
@@ -40,7 +40,7 @@ from assay.core.types import (
 )
 from assay.networks.custom import DEFAULT, source_key
 from assay.networks.normalize import RewardScaler, RunningNormalizer
-from assay.networks.state_dict import load_module, refuse_unsaved, to_array
+from assay.networks.state_dict import load_module, refuse_hidden, refuse_unsaved, to_array
 from assay.networks.tensors import to_device
 from assay.optim.compiled_step import CompiledStep
 from assay.optim.mode import UPDATES_THAT_PAY, Mode, choose_mode, has_compiler
@@ -136,6 +136,13 @@ class GameNeeds:
         return total
 
 
+# What each loop gives.
+NEEDS: dict[str, type] = {
+    "on_policy": RolloutNeeds, "off_policy": ReplayNeeds, "offline": DatasetNeeds,
+    "game": GameNeeds,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a run tells its algorithm.
@@ -158,6 +165,7 @@ class Context:
 
 
 _NOTHING_TO_SHOW = contextlib.nullcontext()
+_SAVED = (Step, np.random.Generator, Sectioned)
 _OWNED = "algorithm-"  # begins the names of sections of buffers that an algorithm owns
 
 
@@ -374,10 +382,10 @@ class Algorithm(ABC):
         The losses may read every module that is an attribute by now. `needs` must be set.
         """
         if self._policy_made:
-            raise TypeError(
+            raise ConfigError(
                 f"{type(self).__name__} calls make_policy before make_step. A step moves the "
-                "parameters into one buffer, and the policy would go on with the old ones. Call "
-                "make_step first."
+                "parameters into one buffer, and the policy would go on with the old ones.",
+                "Call make_step first.",
             )
         mode, seed = self.mode(), seeding.derive_seed(self.context.seed, "step", len(self.steps))
         options: dict[str, Any] = {
@@ -423,6 +431,30 @@ class Algorithm(ABC):
         found = self._notes | mean_metrics(self.steps.values())
         self._notes = {}
         return {f"train/{name}": value for name, value in found.items()}
+
+    def refuse_mistakes(self) -> None:
+        """Refuse what would end the run later on, or be lost.
+
+        Raises:
+            ConfigError: `needs` or the policy is missing, or a checkpoint would not hold a part.
+        """
+        name, expected = type(self).__name__, NEEDS[self.spec.loop]
+        needs = getattr(self, "needs", None)
+        if not isinstance(needs, expected):
+            raise ConfigError(
+                f"{name} is registered with loop='{self.spec.loop}', and its needs are a "
+                f"{type(needs).__name__}; expected {expected.__name__}.",
+                f"Set self.needs to a {expected.__name__} in __init__.",
+            )
+        if not hasattr(self, "policy") and type(self).act is Algorithm.act:
+            raise ConfigError(
+                f"{name} has no policy to act with.", "Set self.policy by make_policy in __init__."
+            )
+        for key, value in vars(self).items():
+            if isinstance(value, nn.Module):
+                refuse_hidden(name, value)
+            elif not isinstance(value, _SAVED) and not hasattr(value, "load_state"):
+                refuse_unsaved(key, value)
 
     def sections(self) -> Sections:
         """Return all of it for a checkpoint, in sections with their versions.

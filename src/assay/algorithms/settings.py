@@ -140,7 +140,7 @@ class HindsightSettings(Settings):
                 raise ConfigError(
                     f"her={her} does not work with {name}={value}: a relabelled "
                     "transition stands for one step, drawn uniformly.",
-                    f"Leave {name} out, or leave her out.",
+                    f"Set {name}={str(allowed).lower()}, or leave her out.",
                 )
         return HindsightOptions(her, self.her_ratio)
 

@@ -31,6 +31,7 @@ def algorithms(
         output.print_json(facts)
     else:
         _show(facts)
+        output.say(f"Set any of them: assay train {name} ENV setting=value")
 
 
 def _facts(cls: Any) -> dict[str, Any]:
@@ -74,7 +75,6 @@ def _show(facts: dict[str, Any]) -> None:
             for name, setting in facts[key].items()
         ]
         output.show(output.table(("setting", "type", "default", "meaning"), rows, title=title))
-    output.say(f"Set any of them: assay train {facts['name']} ENV setting=value")
 
 
 def _kind(text: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -23,14 +25,32 @@ def import_named(module: str) -> Any:
         Exception: Whatever importing it raises.
     """
     try:
-        return importlib.import_module(module)
+        return _import(module)
     except ModuleNotFoundError as error:
         here = os.getcwd()
         if error.name != module.partition(".")[0] or here in sys.path or "" in sys.path:
             raise
         sys.path.append(here)
         importlib.invalidate_caches()
+        return _import(module)
+
+
+def _import(module: str) -> Any:
+    try:
         return importlib.import_module(module)
+    except SystemExit as error:
+        raise ImportError(
+            f"it ends the program (SystemExit: {error}); what a script does belongs below "
+            '`if __name__ == "__main__":`'
+        ) from None
+
+
+def code_hash(named: Any) -> str | None:
+    """Return the SHA-256 of the source of a class or function; None where there is no file."""
+    try:
+        return hashlib.sha256(inspect.getsource(inspect.unwrap(named)).encode()).hexdigest()
+    except (OSError, TypeError):
+        return None
 
 
 def dependents(package: str, like: str) -> list[str]:

@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
+from assay.core.config import Settings
 from assay.core.errors import ConfigError, nearest
 from assay.core.imports import find_named
 
 Loop = Literal["on_policy", "off_policy", "offline", "game"]
 # What an imitator needs of its expert: recorded episodes, or answers to what it meets.
 Expert = Literal["episodes", "policy"]
+ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")  # Gymnasium's spaces
 Agents = Literal["one", "many"]  # whom an algorithm trains
 # What distinguishes an algorithm from others of its loop, for who has to choose one.
 TRAITS = {
@@ -105,7 +107,8 @@ def register(
             `spec_of` can read them without importing the algorithm.
 
     Raises:
-        ConfigError: There is no such loop or trait, or the loop knows no such expert.
+        ConfigError: There is no such loop, action space or trait, the loop knows no such expert,
+            or the class lacks `update`, `Hyperparameters` or a docstring.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -126,6 +129,28 @@ def register(
                     f"The algorithm '{name}' is registered with the trait '{trait}'.",
                     nearest(trait, TRAITS),
                 )
+        for kind in [actions] if isinstance(actions, str) else actions:
+            if isinstance(actions, str) or kind not in ACTIONS:
+                raise ConfigError(
+                    f"The algorithm '{name}' is registered with actions={actions!r}; expected a "
+                    f"tuple of some of {', '.join(ACTIONS)}.",
+                    nearest(kind, ACTIONS),
+                )
+        lacking = sorted(getattr(cls, "__abstractmethods__", ()))
+        if lacking:
+            raise ConfigError(f"The algorithm '{name}' has no method {lacking[0]}.", "Write it.")
+        hyperparameters = getattr(cls, "Hyperparameters", None)
+        if not (isinstance(hyperparameters, type) and issubclass(hyperparameters, Settings)):
+            raise ConfigError(
+                f"The algorithm '{name}' has no class Hyperparameters of settings.",
+                "Write one inside the class that inherits assay.core.config.Settings, or groups of "
+                "assay.algorithms.settings.",
+            )
+        if not (cls.__doc__ or "").strip():
+            raise ConfigError(
+                f"The algorithm '{name}' has no docstring.",
+                "Write one: its first line is what `assay algorithms` shows.",
+            )
         summary = (cls.__doc__ or "").strip().splitlines()[0]
         spec = AlgorithmSpec(name, loop, actions, family, paper, summary, expert, agents, traits)
         cls.spec = spec  # type: ignore[attr-defined]

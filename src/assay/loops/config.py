@@ -328,6 +328,12 @@ def _flat(layer: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
                 f"The settings say {key}={value!r}, but {asked[key]!r} was asked for.",
                 f"Remove '{key}' from the settings, or ask for {value!r}.",
             )
+    for key in flat:
+        if not isinstance(key, str):  # YAML takes `on` and `3` for other things than names
+            raise ConfigError(
+                f"The settings have the key {key!r}; expected the name of a setting.",
+                "Write lines such as `lr: 3e-4`.",
+            )
     return flat
 
 

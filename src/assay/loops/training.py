@@ -91,7 +91,9 @@ def build_algorithm(
         while True:
             try:
                 with torch.random.fork_rng(devices=[]):  # leave the caller's generator as it was
-                    return cls(spaces, hp, context)
+                    algorithm: Algorithm = cls(spaces, hp, context)
+                algorithm.refuse_mistakes()
+                return algorithm
             except UnusedSettingError as error:
                 hp = _without_preset(hp, config, error)
     except (MemoryError, RuntimeError) as error:

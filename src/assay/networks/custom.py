@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 from assay.core.errors import ConfigError, nearest
 from assay.core.imports import import_named
 from assay.core.types import ACTION_MASK, Tree
+from assay.networks.state_dict import refuse_hidden
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -31,6 +34,7 @@ SIMBA = "simba"  # the same with residual blocks in place of the MLP
 BUILT_IN = (DEFAULT, SIMBA)
 
 _registered: dict[str, Factory] = {}
+_made: WeakSet[nn.Module] = WeakSet()  # what factories returned
 
 
 def register_network(name: str) -> Callable[[Factory], Factory]:
@@ -45,7 +49,15 @@ def register_network(name: str) -> Callable[[Factory], Factory]:
         ...         self.net = nn.Linear(space.shape[0], 8)
         ...     def forward(self, obs):
         ...         return self.net(obs)
+
+    Raises:
+        ConfigError: The name is none, or means something else.
     """
+    if not isinstance(name, str) or name in BUILT_IN or ":" in name or not name:
+        raise ConfigError(
+            f"register_network({name!r}): expected a name of your own, without a colon.",
+            'Write @assay.register_network("my_name") above the class.',
+        )
 
     def register(factory: Factory) -> Factory:
         _registered[name] = factory
@@ -74,15 +86,24 @@ class CustomEncoder(nn.Module):
                 "Its factory gets the observation space, and returns an nn.Module.",
             ) from error
         width = getattr(net, "out_features", None)
-        if not isinstance(net, nn.Module) or not isinstance(width, int):
+        if not isinstance(net, nn.Module) or not isinstance(width, Integral) or width < 1:
             raise ConfigError(
-                f"network={name} makes a {type(net).__name__}; expected an nn.Module with an "
-                "integer attribute out_features.",
+                f"network={name} makes a {type(net).__name__} with out_features={width!r}; "
+                "expected an nn.Module whose attribute out_features is an integer of at least 1.",
                 "Set self.out_features to the width of the features that forward returns.",
             )
-        self.net, self.out_features = net, width
+        if net in _made:
+            raise ConfigError(
+                f"network={name} returns the same {type(net).__name__} twice; expected a new one "
+                "from each call, because an agent has several encoders.",
+                "Build the module inside the function.",
+            )
+        _made.add(net)
+        self.net, self.out_features = net, int(width)
         _refuse_modes(name, net)
+        refuse_hidden(f"network={name}", net)
         self._check(space)
+        _freeze(net)
 
     def forward(self, obs: Tree) -> Tensor:
         """Return features [B, out_features]."""
@@ -91,36 +112,74 @@ class CustomEncoder(nn.Module):
         return self.net(obs)
 
     def _check(self, space: gym.Space[Any]) -> None:
-        training = self.net.training
+        training, obs = self.net.training, _blank(space)
         try:
             with torch.no_grad():
-                found = self.eval()(_blank(space))
+                found, again, learning = [self.train(mode)(obs) for mode in (False, False, True)]
         except Exception as error:  # a user's code may fail in any way
             raise ConfigError(
-                f"network={self.name} fails on a batch of two blank observations: {error}",
+                f"network={self.name} fails on a batch of two blank observations: "
+                f"{type(error).__name__}: {error}",
                 f"Its forward gets tensors of {space}, with a leading batch axis.",
             ) from error
         finally:
             self.train(training)
-        shape = tuple(getattr(found, "shape", ()))
-        if shape != (2, self.out_features) or not found.is_floating_point():
+        shape, kind = list(getattr(found, "shape", ())), getattr(found, "dtype", "")
+        expected = [2, self.out_features]
+        if not isinstance(found, Tensor) or shape != expected or kind != torch.float32:
             raise ConfigError(
-                f"network={self.name} returns {type(found).__name__}{list(shape)} for two "
-                f"observations; expected floats [2, {self.out_features}].",
+                f"network={self.name} returns {type(found).__name__}{shape} {kind} for two "
+                f"observations; expected Tensor{expected} torch.float32.",
                 "Return features [batch, out_features].",
             )
+        if not (torch.equal(found, again) and torch.equal(found, learning)):
+            raise ConfigError(
+                f"network={self.name} returns other features for the same observations when it is "
+                "asked again, or in training; an agent acts with the network that it trains.",
+                "Leave out of forward: random numbers, dropout, and what counts calls.",
+            )
+        if not torch.allclose(found[0], found[1]):
+            raise ConfigError(
+                f"network={self.name} returns other features for the second of two equal "
+                "observations; expected each row of a batch by itself.",
+                "The first axis is the batch: nn.LSTM takes it for time, without batch_first=True "
+                "and a time axis.",
+            )
+        entries = obs if isinstance(obs, Mapping) else {"obs": obs}
+        if any(entry._version for entry in entries.values()):
+            raise ConfigError(
+                f"network={self.name} changes the observations that it is given, from which others "
+                "learn as well.",
+                "Make new tensors in forward: obs = obs / 255 in place of obs /= 255.",
+            )
+        for key, parameter in self.net.named_parameters():
+            if parameter.dtype != torch.float32:
+                raise ConfigError(
+                    f"network={self.name} has the parameter {key} of {parameter.dtype}; expected "
+                    "torch.float32.",
+                    "Call .float() on the module.",
+                )
 
 
 def _refuse_modes(name: str, net: nn.Module) -> None:
     """Refuse layers that act otherwise in training: acting and learning use one network."""
-    for kind in (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase):
-        found = next((part for part in net.modules() if isinstance(part, kind)), None)
-        if found is not None:
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+    for part in net.modules():
+        if isinstance(part, kinds) and getattr(part, "p", True):  # p=0 turns a Dropout off
             raise ConfigError(
-                f"network={name} has a {type(found).__name__}, which computes something else in "
+                f"network={name} has a {type(part).__name__}, which computes something else in "
                 "training than in evaluation; an agent acts with the network that it trains.",
                 "Use nn.LayerNorm to normalise, and leave dropout out.",
             )
+
+
+def _freeze(net: nn.Module) -> None:
+    """Make parameters that need no gradient buffers, which are saved and which no step moves."""
+    for part in net.modules():
+        for key, parameter in [*part.named_parameters(recurse=False)]:
+            if not parameter.requires_grad:
+                delattr(part, key)
+                part.register_buffer(key, parameter.detach())
 
 
 def find_factory(name: str) -> Factory:
@@ -142,7 +201,7 @@ def find_factory(name: str) -> Factory:
         module = import_named(module_name)
     except Exception as error:  # a user's module may fail in any way
         raise ConfigError(
-            f"network='{name}': cannot import '{module_name}': {error}.",
+            f"network='{name}': cannot import '{module_name}': {type(error).__name__}: {error}.",
             "Run from the directory that holds it, or install it.",
         ) from None
     factory = getattr(module, attribute, None)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from assay.core.errors import ConfigError
 from assay.optim.rules import Adam, Rule
 
 Loss = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
@@ -42,6 +43,34 @@ class Polyak:
     target: nn.Module
     source: nn.Module
     tau: float
+
+
+def require_loss(name: str, found: object) -> None:
+    """Refuse what a loss function returned, if it is not a loss and its metrics.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    loss, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    if not isinstance(loss, Tensor) or loss.ndim or not isinstance(metrics, dict):
+        shape = f" of shape {list(loss.shape)}" if isinstance(loss, Tensor) else ""
+        raise ConfigError(
+            f"The loss of the objective '{name}' returned a {type(loss).__name__}{shape} and "
+            f"metrics of type {type(metrics).__name__}; expected a scalar tensor and a dict.",
+            "Return (loss, {name: tensor}), such as (error.mean(), {}).",
+        )
+    if not loss.requires_grad:
+        raise ConfigError(
+            f"The loss of the objective '{name}' does not depend on any parameter.",
+            "Compute it from the module of the objective, without detach or no_grad.",
+        )
+    for key, value in metrics.items():
+        if not isinstance(value, Tensor):
+            raise ConfigError(
+                f"The metric '{key}' of the objective '{name}' is a {type(value).__name__}; "
+                "expected a tensor.",
+                "Leave out float() and .item().",
+            )
 
 
 def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

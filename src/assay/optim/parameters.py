@@ -129,9 +129,11 @@ def swapped(
 
     try:
         for module, tensors in parameters.items():
-            for (name, _), tensor in zip(module.named_parameters(), tensors, strict=True):
+            given = dict(zip(module.parameters(), tensors, strict=True))
+            # One parameter may have several names, as where weights are tied.
+            for name, parameter in [*module.named_parameters(remove_duplicate=False)]:
                 owner, leaf = _owner(module, name)
-                put(owner._parameters, leaf, tensor)
+                put(owner._parameters, leaf, given[parameter])
         names = [(m, n) for m in modules for n, _ in m.named_buffers()]
         for (module, name), tensor in zip(names, buffers, strict=True):
             owner, leaf = _owner(module, name)

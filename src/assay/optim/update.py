@@ -23,7 +23,7 @@ from assay.optim.mode import Mode
 from assay.optim.noise import NoiseSource, NoiseSpec
 from assay.optim.objective import Objective as Objective
 from assay.optim.objective import Polyak as Polyak
-from assay.optim.objective import gathered, gradients, joined
+from assay.optim.objective import gathered, gradients, joined, require_loss
 from assay.optim.parameters import flat_shares, flatten_parameters, parts_in_place
 from assay.optim.rules import Rate
 
@@ -219,9 +219,13 @@ class Step:
 
     def _loss(self, o: Objective, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         if self.low_precision is None:
-            return o.loss(batch)
-        with torch.autocast(self.device.type, self.low_precision):
-            return o.loss(batch)
+            found = o.loss(batch)
+        else:
+            with torch.autocast(self.device.type, self.low_precision):
+                found = o.loss(batch)
+        if not self.metric_names:  # the first time
+            require_loss(o.name, found)
+        return found
 
     def _move(self, o: Objective, grads: list[Tensor], lr: Rate) -> Tensor:
         """Move the parameters of an objective in place, and return the norm of its gradient."""

@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ def collect(
     *,
     seeds: Mapping[str, int] | None = None,
     files: Mapping[str, Mapping[str, Any]] | None = None,
+    code: Mapping[str, str | None] | None = None,
     cwd: Path | None = None,
 ) -> dict[str, Any]:
     """Return what is needed to repeat the run.
@@ -74,6 +76,8 @@ def collect(
         argv: The command line; this process's own if None.
         seeds: The run's seeds by what they are for.
         files: What the run reads, by what it is for: the `path` and `sha256` of each, and more.
+        code: The SHA-256 of the source of each class or function of the user's own that the run
+            names, where it is known.
         cwd: Whose Git repository to describe; the working directory if None.
     """
     cwd = Path.cwd() if cwd is None else cwd
@@ -81,6 +85,7 @@ def collect(
         "argv": _redact_arguments(list(sys.argv if argv is None else argv)),
         "seeds": dict(seeds or {}),
         "files": {name: dict(facts) for name, facts in (files or {}).items()},
+        "code": dict(code or {}),
         "cwd": str(cwd),
         "git": _git(cwd),
         "assay": assay_version(),
@@ -114,6 +119,17 @@ def refuse_changed_files(
                 f"{name}='{then['path']}' has changed since the run was started: its SHA-256 is "
                 f"{now['sha256'][:12]}..., it was {then['sha256'][:12]}....",
                 ways,
+            )
+
+
+def warn_of_changed_code(recorded: Mapping[str, Any], present: Mapping[str, str | None]) -> None:
+    """Warn where the source of what a run names is no longer what `collect` recorded."""
+    for name, now in present.items():
+        if recorded.get("code", {}).get(name, now) != now:
+            warnings.warn(
+                f"The source of '{name}' has changed since this run was started: its weights may "
+                "not do what they were trained to do. Put the source back as it was to be sure.",
+                stacklevel=2,
             )
 
 

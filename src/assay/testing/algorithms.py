@@ -498,7 +498,7 @@ class AlgorithmContract:
         for kind, action in others.items():
             with pytest.raises(SpaceError, match=kind) as caught:
                 build_algorithm(config, Spaces(observation, action), Clock(100))
-            assert self.algorithm in caught.value.message
+            assert registry.get(self.algorithm).spec.name in caught.value.message
             assert all(name in caught.value.message for name in declared)
 
     # ------------------------------------------------------------------ saving

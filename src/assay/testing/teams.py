@@ -286,7 +286,7 @@ class TeamContract(AlgorithmContract):
         observation = spaces.Box(-1.0, 1.0, (2,), np.float32)
         with pytest.raises(SpaceError, match="has one") as caught:
             build_algorithm(config, Spaces(observation, spaces.Discrete(2)), Clock(100))
-        assert self.algorithm in caught.value.message and "ppo" in str(caught.value.fix)
+        assert spec.name in caught.value.message and "ppo" in str(caught.value.fix)
         for other in ("td3", "iql", "cfr"):  # of Box actions, of recorded data, of whole games
             assert other not in str(caught.value.fix).replace(",", "").split()
         if "Box" not in spec.actions:
