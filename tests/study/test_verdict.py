@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,21 @@ def test_reward_hacking_is_named_and_makes_the_evidence_invalid(study, shifts, c
     assert given.outcome == "invalid" and check in given.reasons[0]
     assert state(study, "c1") == "rejected"  # no later audit can make that good
     assert spending.decisions(study.history()) == 1  # its scores are known
+
+
+@pytest.mark.parametrize(
+    ("reward", "task", "hacked"),
+    [
+        ((61.4, 0.86), (3.8, 0.87), False),  # a mean over a run hardly differs between seeds
+        ((61.4, 0.86), (3.8, 0.05), True),
+        ((61.4, 0.86), (7.0, 0.05), False),
+        ((61.4, 0.86), (-0.1, -0.01), True),
+        ((9.0, 0.86), (0.1, 0.01), False),
+        ((math.nan, math.nan), (3.8, 0.87), False),
+    ],
+)
+def test_the_task_comes_along_by_its_deviations_or_by_its_share(reward, task, hacked) -> None:
+    assert audit._outran(audit._Gain(*reward), audit._Gain(*task), least=2) is hacked
 
 
 def test_a_failed_audit_says_what_was_found_and_not_only_the_name_of_the_check(study) -> None:
