@@ -145,6 +145,9 @@ def test_the_command_line_overrides_settings_of_a_file(cli: Cli, tmp_path: Path)
     assert "algorithm: sac" in failed(cli(*TRAIN, "--config", file))
     file.write_text("lr: [\n")
     assert "not readable YAML" in failed(cli(*TRAIN, "--config", file))
+    file.write_text("run: {lr: 1, lr: 2}\n")
+    assert "'lr' is there twice" in failed(cli(*TRAIN, "--config", file))
+    assert "'a' is there twice" in failed(cli(*TRAIN, "env_kwargs={a: 1, a: 2}"))
 
 
 def test_a_file_that_does_not_name_a_task(cli: Cli, tmp_path: Path) -> None:

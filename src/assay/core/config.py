@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 import pydantic
 import yaml
 
+from assay.core import fast_yaml
 from assay.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -257,15 +258,15 @@ def parse_assignments(items: list[str]) -> dict[str, Any]:
             values[key.strip()] = _scalar(text.strip())
         except yaml.YAMLError as error:
             reason = getattr(error, "problem", None) or "it cannot be read"
-            raise ConfigError(
-                f"'{item}' is not a list or a mapping: {reason}.",
-                "Close every bracket, as in key=[{a: 1}, b], and put quotes around it in a shell.",
-            ) from None
+            fix = "Close every bracket, as in key=[{a: 1}, b], and put quotes around it in a shell."
+            if isinstance(error, fast_yaml.RepeatedKeyError):
+                fix = "Leave one of them out."
+            raise ConfigError(f"'{item}' is not a list or a mapping: {reason}.", fix) from None
     return values
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads 1e-3 as a number, which YAML 1.1 wants to have a dot."""
+class _Loader(fast_yaml.UniqueKeys, yaml.SafeLoader):
+    """Reads 1e-3 as a number, which YAML 1.1 wants to have a dot, and each key once."""
 
 
 _Loader.add_implicit_resolver(
@@ -281,6 +282,8 @@ def _scalar(text: str) -> Any:
             pass
     try:
         return yaml.load(text, _Loader)
+    except fast_yaml.RepeatedKeyError:
+        raise
     except yaml.YAMLError:
         # What begins with a bracket may be a command: {python} train.py --seed {seed}.
         if text[:1] in ("[", "{") and any(text.count(a) != text.count(b) for a, b in ("[]", "{}")):

@@ -23,19 +23,8 @@ ModelT = TypeVar("ModelT", bound=Model)
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")
 
 
-class _Loader(fast_yaml.Loader):  # type: ignore[misc]
-    """Refuses a key that is there twice: people read the first, YAML takes the last."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Return a mapping, if its keys differ."""
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key '{key.value}' is there twice", problem_mark=key.start_mark
-                )
-            seen.add(key.value if isinstance(key.value, str) else str(key.value))
-        return super().construct_mapping(node, deep)
+class _Loader(fast_yaml.UniqueKeys, fast_yaml.Loader):  # type: ignore[misc]
+    """Reads what people write, each key once."""
 
 
 class StudyError(AssayError):
