@@ -62,6 +62,7 @@ def test_a_league_from_beginning_to_end(cli: Cli, run: Path, tmp_path: Path) -> 
     added = cli("league", "add", place, "zero", "--versions")
     assert added.exit_code == 0 and "zero@24" in added.stdout and "zero@48" in added.stdout
     assert cli("league", "add", place, "random", "perfect").exit_code == 0
+    assert "random is in the league" in cli("league", "add", place, "random").stdout
     played = cli("league", "play", place, "--games", 2)
     assert played.exit_code == 0 and "Played 12 games" in played.stdout
     shown = cli("league", "table", place)

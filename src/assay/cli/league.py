@@ -58,8 +58,11 @@ def add(
     chosen = parse_assignments(settings or [])
     for player in players:
         who = player if is_player(player) else locate(player, root)
-        for member in league.add(who, name=name, versions=versions, settings=chosen):
+        added = league.add(who, name=name, versions=versions, settings=chosen)
+        for member in added:
             output.say(f"Added: {member.name}")
+        if not added:
+            output.say(f"Nothing to add: {player} is in the league.")
 
 
 @app.command("play")

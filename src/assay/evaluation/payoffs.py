@@ -128,7 +128,8 @@ def _from_csv(text: str, path: Path) -> PayoffTable:
             f"The rows of '{path}' are {', '.join(labels)}, and its columns {', '.join(names)}.",
             "Give rows and columns the same names in the same order.",
         )
-    return _symmetric(path, names, _numbers([row[1:] for row in rows[1:]], path))
+    own = _names(list(names), len(names), path)
+    return _symmetric(path, own, _numbers([row[1:] for row in rows[1:]], path))
 
 
 def _from_json(content: Any, path: Path) -> PayoffTable:
@@ -192,8 +193,11 @@ def _numbers(values: Any, path: Path) -> Floats:
             "different lengths.",
             "Give a number for every pair of strategies.",
         ) from None
-    if not np.isfinite(found).all():
-        raise DataError(f"The pay-off table '{path}' holds a number that is not finite.")
+    for place in np.argwhere(~np.isfinite(found)).tolist():
+        raise DataError(
+            f"The pay-off table '{path}' holds {found[tuple(place)]} at {place}, counted from 0.",
+            "Give a finite number for every pair of strategies.",
+        )
     return found
 
 
