@@ -97,6 +97,12 @@ class TestNamedByItsPlace:
         sys.modules.pop("own_mistake", None)
 
 
+def test_a_class_in_place_of_a_name_is_explained() -> None:
+    with pytest.raises(ConfigError, match=r"is not the name of an algorithm") as caught:
+        assay.train(assay.PPO, "CartPole-v1")  # type: ignore[arg-type]
+    assert "PPO('CartPole-v1').train" in str(caught.value.fix)
+
+
 @pytest.mark.parametrize("name", registry.names())
 def test_the_facts_about_an_algorithm_are_read_without_importing_it(name: str) -> None:
     cls = registry.get(name)

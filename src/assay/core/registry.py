@@ -194,8 +194,13 @@ def get(name: str) -> Any:
     """Return the algorithm class called `name`.
 
     Raises:
-        ConfigError: No algorithm has that name; the nearest one is suggested.
+        ConfigError: It is no text, or no algorithm has that name; the nearest one is suggested.
     """
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"{name!r} is not the name of an algorithm.",
+            "Give a name such as 'ppo'. A class trains by itself: PPO('CartPole-v1').train(50_000)",
+        )
     if ":" in name:
         return _named(name)
     key = _key(name)
