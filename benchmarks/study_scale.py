@@ -33,7 +33,7 @@ SEEDS = {"promotion": range(1, 11), "validation": range(21, 31)}
 TIME = "2026-01-01T00:00:00.000+00:00"
 
 OPEN = (
-    "from pathlib import Path; from assay.study.record.study import open_study;"
+    "from pathlib import Path; from assay.study.record.opening import open_study;"
     "s = open_study(Path({root!r}));"
 )
 NEXT = "from assay.study.steps.advice import next_step; next_step(s)"

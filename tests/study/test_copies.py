@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from assay.cli.app import app
 from assay.study.files.documents import StudyError
-from assay.study.record.study import open_study
+from assay.study.record.opening import open_study
 from assay.study.run import planning
 
 

@@ -14,7 +14,8 @@ from assay.study.agree import approvals, setup
 from assay.study.files.candidate import Candidate
 from assay.study.files.documents import ROOT, StudyError, write_text
 from assay.study.record import kinds
-from assay.study.record.study import Study, find_root, is_flat, open_study
+from assay.study.record.opening import find_root, is_flat, open_study
+from assay.study.record.study import Study
 from assay.study.report import pages
 from assay.study.run import launcher, planning, recovery, switch
 from assay.study.run.queue import Queue

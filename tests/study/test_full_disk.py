@@ -17,7 +17,7 @@ from assay.study.files import documents
 from assay.study.files.documents import StudyError
 from assay.study.record import kinds
 from assay.study.record.ledger import GitRef
-from assay.study.record.study import open_study
+from assay.study.record.opening import open_study
 from assay.study.run import launcher, planning, recovery, supervisor
 
 __all__ = ["repository"]  # a fixture

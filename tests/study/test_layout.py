@@ -23,7 +23,8 @@ from assay.study.files.documents import (
     write_yaml_document,
 )
 from assay.study.files.records import Anchor, Registry, State
-from assay.study.record.study import Study, find_root, open_study
+from assay.study.record.opening import find_root, open_study
+from assay.study.record.study import Study
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ from assay.study.files.contract import Contract, Metrics
 from assay.study.files.documents import ROOT, StudyError, read_yaml, write_yaml_document
 from assay.study.files.records import ProbePlan, QueueManifest
 from assay.study.measure import reflection
-from assay.study.record.study import Study, open_study
+from assay.study.record.opening import open_study
+from assay.study.record.study import Study
 from assay.study.report import pages
 from assay.study.report.analysis import analyze
 from assay.study.report.scorecard import Line, scorecard

@@ -14,7 +14,8 @@ from assay.study.agree.setup import initialise
 from assay.study.files.candidate import BudgetRequest, Candidate
 from assay.study.files.contract import APPROVALS, Contract
 from assay.study.files.documents import ROOT, StudyError, write_yaml_document
-from assay.study.record.study import Study, open_study
+from assay.study.record.opening import open_study
+from assay.study.record.study import Study
 from assay.study.run import switch
 from assay.study.steps import candidates, proposers
 from assay.study.steps.advice import next_step

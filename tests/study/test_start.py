@@ -21,7 +21,7 @@ from assay.study.files.contract import Contract, Metric, MetricSource
 from assay.study.files.documents import StudyError
 from assay.study.measure.discover import discover
 from assay.study.measure.extractors import extract
-from assay.study.record.study import open_study
+from assay.study.record.opening import open_study
 from assay.study.repo.proposal import ProposedParameter
 from assay.study.report.standings import answer, standings
 from assay.study.run import launcher, planning, recovery

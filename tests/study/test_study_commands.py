@@ -19,7 +19,7 @@ from assay.cli.app import app
 from assay.study.files.documents import ROOT
 from assay.study.record.book import Attempt, Book
 from assay.study.record.ledger import Ledger
-from assay.study.record.study import open_study
+from assay.study.record.opening import open_study
 from assay.study.steps.agenda import steps_of
 
 TRAIN = """\

@@ -9,7 +9,7 @@ import test_study_commands as commands
 from test_study_commands import place, repository, study, told
 
 from assay.study.record.ledger import Ledger
-from assay.study.record.study import open_study
+from assay.study.record.opening import open_study
 
 __all__ = ["repository"]  # a fixture
 

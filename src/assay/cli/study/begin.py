@@ -69,7 +69,7 @@ def init(
 def migrate(root: Root = None, by: By = None, as_json: AsJson = False) -> None:
     """Move an old flat .rlxp into tasks/ and studies/."""
     from assay.study.agree.setup import migrate
-    from assay.study.record.study import find_root
+    from assay.study.record.opening import find_root
 
     made = migrate(root or find_root(Path.cwd()), actor=common.actor(by))
     made.sync()
@@ -89,7 +89,7 @@ def audit(
 ) -> None:
     """Find out how a repository is trained, measured and logged, without running it."""
     from assay.study.files.documents import ROOT, StudyError, write_text, write_yaml_document
-    from assay.study.record.study import find_root, open_study
+    from assay.study.record.opening import find_root, open_study
     from assay.study.repo.audit import inspect
     from assay.study.repo.card import task_card
     from assay.study.repo.proposal import propose

@@ -53,7 +53,7 @@ class Call:
 
     def read(self, *, copies: bool = False) -> Study:
         """Open the study to read it; copies without their .git only if asked to."""
-        from assay.study.record.study import find_root, open_study
+        from assay.study.record.opening import find_root, open_study
 
         root = self.root if self.root is not None else find_root(Path.cwd())
         found = open_study(root, self.task, self.study)

@@ -45,7 +45,8 @@ from assay.study.files.records import (
 )
 from assay.study.record import kinds
 from assay.study.record.ledger import Ledger
-from assay.study.record.study import ASIDE, Study, is_flat, open_study
+from assay.study.record.opening import ASIDE, is_flat, open_study
+from assay.study.record.study import Study
 
 DOCUMENTS: dict[str, type[Model]] = {
     "registry": Registry,

@@ -27,7 +27,8 @@ from assay.study.measure import extractors, probe, reflection
 from assay.study.record import kinds
 from assay.study.record.history import TRANSITIONS, History, Run
 from assay.study.record.ledger import Event, Problem
-from assay.study.record.study import Study, is_flat, open_study
+from assay.study.record.opening import is_flat, open_study
+from assay.study.record.study import Study
 
 _FROZEN_BY = ("metrics", "evaluation", "experiment")  # parts that a registration's hash covers
 CLOCKS = timedelta(minutes=5)  # by which the clocks of machines that share a study may differ

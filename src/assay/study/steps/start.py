@@ -24,7 +24,8 @@ from assay.study.agree.setup import contract_template, refused_by_git
 from assay.study.files.contract import PLACEHOLDER, Contract, MetricSource
 from assay.study.files.documents import StudyError, read_yaml, write_text
 from assay.study.measure.discover import Written, discover
-from assay.study.record.study import Study, open_study
+from assay.study.record.opening import open_study
+from assay.study.record.study import Study
 from assay.study.repo.answers.metrics import promise
 from assay.study.repo.proposal import Proposal, ProposedCommand, ProposedParameter
 from assay.study.run.recovery import log_tail

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from assay.core.errors import AssayError
-from assay.study.record.study import find_root, open_study
+from assay.study.record.opening import find_root, open_study
 from assay.study.steps.candidates import usual_request
 from assay.study.steps.proposers import from_optuna
 
