@@ -106,6 +106,7 @@ class TestMistakes:
             ({"learning_rate": 1}, r"for ppo: 'learning_rate'. It is called 'lr' here."),
             ({"batch_size": 1}, r"'batch_size'. It is called 'minibatch_size' here."),
             ({"learnig_rte": 1}, r"Unknown setting for ppo: 'learnig_rte'. (Known|Did you)"),
+            ({"optimizer": "adam"}, r"(?s)Known: .*'optimizer' is a setting of a2c, impala\.$"),
             ({"maze_map": 7}, r"(?s)'maze_map'. Known: .*env_kwargs='{maze_map: 7}'"),
             ({"lrr": 7}, r"(?s)Did you mean 'lr'.*lists all of them.$"),
             ({"num_env": 4}, "Did you mean 'num_envs'"),

@@ -125,6 +125,12 @@ class RunConfig(Model):
         return parse(cls, values, what=what)
 
 
+def _who_has(setting: str) -> list[str]:
+    """Return the names of our algorithms that have a setting."""
+    names = sorted(registry.built_in())
+    return [n for n in names if setting in registry.get(n).Hyperparameters.model_fields]
+
+
 def _hint(unknown: str, known: set[str]) -> str:
     """Return the name of a setting here that has another one in other libraries, or the nearest."""
     if unknown in _PLACES:
@@ -190,7 +196,12 @@ def resolve(
         fix = f"`assay algorithms {name}` lists all of them."
         if "Known: " in hints:  # it resembles none of ours
             own = f"{unknown[0]}: {values[unknown[0]]}"
-            fix += f" What the environment itself takes goes into env_kwargs='{{{own}}}'."
+            others = ", ".join(_who_has(unknown[0]))
+            fix += (
+                f" '{unknown[0]}' is a setting of {others}."
+                if others
+                else f" What the environment itself takes goes into env_kwargs='{{{own}}}'."
+            )
         raise ConfigError(f"Unknown setting for {name}: {hints}", fix)
     if issubclass(model, OfflineSettings) and "data" not in values:
         raise ConfigError(
