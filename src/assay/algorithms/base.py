@@ -388,24 +388,23 @@ class Algorithm(ABC):
                 "Call make_step first.",
             )
         mode, seed = self.mode(), seeding.derive_seed(self.context.seed, "step", len(self.steps))
+        own = [o.module for o in objectives] + [m for p in polyak for m in (p.target, p.source)]
         options: dict[str, Any] = {
             "polyak": polyak, "noise": noise, "low_precision": low_precision, "share": share,
+            "record": self.context.compile is not False,
+            "reads": modules_besides(own, self.modules.values()),
         }  # fmt: skip
         if mode == "eager":
             return Step(objectives, seed=seed, **options)
-        options |= self._compile_options([*objectives], [*polyak])
-        return CompiledStep(objectives, seed=seed, mode=mode, **options)
+        return CompiledStep(objectives, seed=seed, mode=mode, key=self._step_key, **options)
 
-    def _compile_options(self, objectives: list[Objective], polyak: list[Polyak]) -> dict[str, Any]:
-        """Return what else a step reads, and all that shapes its losses besides their source."""
-        own = [o.module for o in objectives] + [m for p in polyak for m in (p.target, p.source)]
+    @property
+    def _step_key(self) -> str:
+        """Return all that shapes the losses besides their source."""
         network = source_key(getattr(self.hp, "network", DEFAULT))
         # Schedules do not shape a step: losses and rules get their numbers as inputs.
         settings = {k: v for k, v in self.hp if not isinstance(v, Schedule)}
-        return {
-            "reads": modules_besides(own, self.modules.values()),
-            "key": f"{self.spec.name}{settings!r}{self.spaces!r}{network}",
-        }
+        return f"{self.spec.name}{settings!r}{self.spaces!r}{network}"
 
     @property
     def modules(self) -> dict[str, nn.Module]:

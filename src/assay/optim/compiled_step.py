@@ -109,7 +109,7 @@ class CompiledStep(Step):
             runner = self._runner([*batch], inputs, index is not None)
             if runner is not None:
                 return runner(inputs)
-        return self._eager(gathered(batch, index) | drawn, rates)
+        return self._uncompiled(gathered(batch, index) | drawn, rates)
 
     def _functional(self, state: list[Tensor], batch: dict[str, Tensor]) -> list[Tensor]:
         """Do the same on explicit tensors, writing results back with one `copy_` each.

@@ -67,7 +67,10 @@ class Rule(ABC):
 
     def rate(self, lr: Rate, count: Tensor) -> Rate:
         """Return the learning rate of update number `count`."""
-        return lr * (count / self.warmup).clamp(max=1.0) if self.warmup else lr
+        if not self.warmup:
+            return lr
+        share = (count / self.warmup).clamp(max=1.0)
+        return share * (lr.to(share.dtype) if isinstance(lr, Tensor) else lr)  # rounded alike
 
 
 def _bounded(gradient: Tensor, parameter: Tensor, share: float) -> Tensor:

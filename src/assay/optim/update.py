@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from assay.optim.objective import Objective as Objective
 from assay.optim.objective import Polyak as Polyak
 from assay.optim.objective import gathered, gradients, joined, require_loss
 from assay.optim.parameters import flat_shares, flatten_parameters, parts_in_place
+from assay.optim.recorded import Recorder
 from assay.optim.rules import Rate
 
 
@@ -43,6 +45,8 @@ class Step:
         low_precision: A type of half the width, in which the losses do what bears it, such as
             `torch.bfloat16` (see `torch.autocast`); parameters and gradients stay as they are.
         share: A step whose optimizer state this one continues (for delayed updates).
+        record: Whether eager updates on a CPU may be recorded, once there were some hundred; see
+            `Recorder`.
 
     Attributes:
         updates: How often it was called, checkpoints included.
@@ -73,6 +77,7 @@ class Step:
         seed: int = 0,
         low_precision: torch.dtype | None = None,
         share: Step | None = None,
+        record: bool = False,
     ) -> None:
         self.objectives, self.polyak = list(objectives), list(polyak)
         self.low_precision = low_precision
@@ -102,6 +107,8 @@ class Step:
         self._shares = {o.name: flat_shares(o.module, o.shares) for o in objectives if o.shares}
         self._total: Tensor | None = None  # the sum of all metrics vectors since the last `drain`
         self._summed = 0
+        records = record and self.device.type == "cpu"
+        self.recorder = Recorder(self._eager, self._tensors) if records else None
 
     def __call__(
         self, batch: Mapping[str, Tensor], lr: float | Sequence[float], index: Tensor | None = None
@@ -202,7 +209,19 @@ class Step:
         self, batch: Mapping[str, Tensor], rates: Sequence[float], index: Tensor | None
     ) -> Sequence[Tensor]:
         drawn = {} if self.noise is None else self.noise.draw()
-        return self._eager(gathered(batch, index) | drawn, rates)
+        return self._uncompiled(gathered(batch, index) | drawn, rates)
+
+    def _uncompiled(self, batch: dict[str, Tensor], rates: Sequence[float]) -> list[Tensor]:
+        update = self._eager if self.recorder is None else self.recorder
+        return update(batch, rates)
+
+    def _tensors(self) -> list[Tensor]:
+        """Return every tensor that losses may read or an update moves, besides the batch."""
+        groups: list[Mapping[Any, Tensor]] = [
+            self.flats, self.counts, self._shares, *self.moments.values(),
+        ]  # fmt: skip
+        buffers = [b for module in self.modules for b in module.buffers()]
+        return [*(tensor for group in groups for tensor in group.values()), *buffers]
 
     def _eager(self, batch: dict[str, Tensor], rates: Sequence[Rate]) -> list[Tensor]:
         metrics: dict[str, Tensor] = {}

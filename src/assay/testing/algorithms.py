@@ -22,7 +22,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -150,7 +150,7 @@ class Rig:
         seed: int = 1,
         num_envs: int = 2,
         env_steps: int = 10_000,
-        compile: bool = False,
+        compile: Literal["auto"] | bool = False,
         **settings: Any,
     ) -> None:
         run = {"seed": seed, "num_envs": num_envs, "env_steps": env_steps, "compile": compile}
@@ -359,6 +359,7 @@ class AlgorithmContract:
         span: How long a run is that is killed and resumed, in the unit of its loop.
         lowered: Whether the compiled case is compiled to machine code. Otherwise its traced graph
             runs, unless the environment says `ASSAY_LOWER=yes`.
+        recorded: Whether its updates can be recorded; see `assay.optim.recorded`.
         compiled_settings: Further hyperparameters of the one compiled case.
         compiled_atol: How far its numbers may be from the eager ones.
     """
@@ -368,6 +369,7 @@ class AlgorithmContract:
     updates: ClassVar[int] = 4
     span: ClassVar[int] = 96
     lowered: ClassVar[bool] = False
+    recorded: ClassVar[bool] = True
     compiled_settings: ClassVar[Mapping[str, Any]] = {}
     compiled_atol: ClassVar[float] = 1e-5
     make_rig: ClassVar[type[Rig]] = Rig
@@ -532,16 +534,25 @@ class AlgorithmContract:
 
     # ------------------------------------------------------------------ determinism
 
-    def test_one_seed_gives_one_result(self) -> None:
-        """The same seed gives the same weights, whatever happened before; another one does not."""
+    def test_one_seed_gives_one_result(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same seed gives the same weights, whatever happened before; another one does not.
+
+        Nor does it matter whether updates are recorded.
+        """
+        monkeypatch.setenv("ASSAY_COMPILE", "false")
+        monkeypatch.setattr("assay.optim.recorded.EAGER_UPDATES", 1)
         case = self.first_case()
         results = []
         for seed, noise in ((1, 0), (1, 1), (2, 0)):
             torch.manual_seed(noise)
             np.random.seed(noise)
-            rig = self.rig(case, seed=seed, **self.normalised(case))
+            mode: Any = "auto" if noise else False
+            rig = self.rig(case, seed=seed, compile=mode, **self.normalised(case))
             rig.learn(self.updates)
             results.append(rig.algorithm.state())
+            for step in rig.algorithm.steps.values() if noise and self.recorded else ():
+                assert step.recorder is not None and not step.recorder.reason
+                assert step.recorder.recorded == max(0, step.updates - 1)
         assert_same(results[0], results[1])
         same = [
             np.array_equal(results[0]["weights"][name][key], array)

@@ -1,0 +1,201 @@
+"""Updates that are recorded do what eager ones do, to the bit, or are not recorded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from optim_support import NOISE, Batch, Scalar, data, net, squared
+from torch import Tensor, nn
+
+from assay.optim import recorded
+from assay.optim.compiled_step import CompiledStep
+from assay.optim.rules import Adam, AdamW, LaProp, RMSprop, Rule
+from assay.optim.update import Objective, Polyak, Step
+
+RULES = {
+    "adam": Adam(max_grad_norm=0.5),
+    "warm": AdamW(warmup=7, weight_decay=0.01),
+    "rmsprop": RMSprop(),
+    "bounded": LaProp(agc=0.3, warmup=5),
+}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "EAGER_UPDATES", 2)
+
+
+def pair(make: Callable[[bool], Step]) -> tuple[Step, Step]:
+    """Return a step that is recorded and one that is not, from the same weights."""
+    return make(True), make(False)
+
+
+def assert_equal(one: Step, two: Step) -> None:
+    for a, b in zip(one._tensors(), two._tensors(), strict=True):
+        assert torch.equal(a, b)
+
+
+def reason(step: Step) -> str:
+    assert step.recorder is not None
+    return step.recorder.reason
+
+
+def done(step: Step) -> int:
+    """Return how many updates a recording did."""
+    assert step.recorder is not None
+    return step.recorder.recorded
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+    def test_recorded_is_eager_to_the_bit(self, rule: Rule) -> None:
+        """With normalisation, targets, noise, rows by index, two losses, a falling rate."""
+
+        def make(record: bool) -> Step:
+            torch.manual_seed(0)
+            module = nn.Sequential(net(), nn.BatchNorm1d(1))
+            target, scale = copy.deepcopy(module), Scalar(0.5)
+
+            def fit(batch: Batch) -> tuple[Tensor, Batch]:
+                error = module(batch["x"] + batch["eps"]) - target(batch["x"]).detach()
+                batch["error"] = error.square().mean().detach()
+                loss = (scale.w.detach().exp() * error.square()).mean() * batch["u"].mean()
+                return loss, {"each": error.detach().squeeze(1), "size": error.abs().mean()}
+
+            def tune(batch: Batch) -> tuple[Tensor, Batch]:
+                return (scale.w * (batch["error"] - batch["goal"])).sum(), {}
+
+            objectives = [
+                Objective("fit", module, fit, rule),
+                Objective("tune", scale, tune, Adam()),
+            ]
+            polyak = [Polyak(target, module, 0.1)]
+            return Step(objectives, polyak=polyak, noise=NOISE, seed=3, record=record)
+
+        one, two = pair(make)
+        rows = torch.tensor([5, 0, 2, 7])
+        for k in range(20):
+            batch = data(k) | {"goal": torch.tensor(0.3)}
+            found = [step(batch, (0.1 / (k + 1), 0.01), rows) for step in (one, two)]
+            assert torch.equal(*found)
+            assert torch.equal(one.outputs["each"], two.outputs["each"])
+        assert_equal(one, two)
+        assert (done(one), reason(one)) == (18, "")
+        assert one.drain() == two.drain()
+
+    def test_a_share_of_each_step(self) -> None:
+        def make(record: bool) -> Step:
+            module = net()
+            return Step(
+                [Objective("fit", module, squared(module), shares=(("0", 0.25),))], record=record
+            )
+
+        one, two = pair(make)
+        for k in range(8):
+            one(data(k), 0.1), two(data(k), 0.1)
+        assert_equal(one, two)
+        assert done(one) == 6
+
+    def test_each_shape_is_recorded_when_it_has_come_often(self) -> None:
+        one, two = pair(lambda record: plain_step(record))
+        for k in range(16):
+            batch = data(k, size=4 if k % 4 == 3 else 8)
+            one(batch, 0.1), two(batch, 0.1)
+        assert_equal(one, two)
+        assert done(one) == (12 - 2) + (4 - 2)
+
+    def test_a_state_that_is_loaded_goes_on(self) -> None:
+        one, two = pair(lambda record: plain_step(record))
+        for k in range(6):
+            one(data(k), 0.1)
+            two(data(k), 0.1)
+        saved = copy.deepcopy(one.state())
+        for k in range(6, 9):
+            one(data(k), 0.1)
+        one.load_state(saved)
+        with torch.no_grad():
+            for a, b in zip(one.flats.values(), two.flats.values(), strict=True):
+                a.copy_(b)
+        one(data(9), 0.1), two(data(9), 0.1)
+        assert_equal(one, two)
+
+    def test_random_numbers_of_others_stay_theirs(self) -> None:
+        step = plain_step(True)
+        torch.manual_seed(5)
+        expected = torch.rand(3)
+        torch.manual_seed(5)
+        for k in range(4):
+            step(data(k), 0.1)
+        assert torch.equal(torch.rand(3), expected)
+
+
+def plain_step(record: bool) -> Step:
+    module = net()
+    return Step([Objective("fit", module, squared(module))], record=record)
+
+
+class TestWhatIsNotRecorded:
+    def test_a_tensor_that_is_in_no_module(self) -> None:
+        """It might be another one the next time."""
+        module, held = net(), [torch.ones(1)]
+
+        def loss(batch: Batch) -> tuple[Tensor, Batch]:
+            return (module(batch["x"]) * held[0]).square().mean(), {}
+
+        step = Step([Objective("fit", module, loss)], record=True)
+        for k in range(6):
+            held[0] = torch.full((1,), float(k))
+            step(data(k), 0.1)
+        assert "in no module" in reason(step)
+        assert done(step) == 0
+
+    def test_a_branch_on_values(self) -> None:
+        module = net()
+
+        def loss(batch: Batch) -> tuple[Tensor, Batch]:
+            error = (module(batch["x"]) - batch["y"]).square().mean()
+            return (2 * error if error > 0.5 else error), {}
+
+        step = Step([Objective("fit", module, loss)], record=True)
+        before = module[0].weight.clone()
+        for k in range(6):
+            step(data(k), 0.1)
+        assert reason(step) and done(step) == 0
+        assert not torch.equal(module[0].weight, before)
+
+    def test_a_number_that_changes_is_noticed(self) -> None:
+        """Of what no graph can see, at least the run is told."""
+        module, held = net(), [1.0]
+
+        def loss(batch: Batch) -> tuple[Tensor, Batch]:
+            return (module(batch["x"]) * held[0]).square().mean(), {}
+
+        step = Step([Objective("fit", module, loss)], record=True)
+        for k in range(5):
+            step(data(k), 0.1)
+        held[0] = 2.0
+        with pytest.warns(UserWarning, match=r"some of the last 2 updates used the old value"):
+            step(data(5), 0.1)
+        assert "differed" in reason(step)
+        count = done(step)
+        step(data(6), 0.1)
+        assert done(step) == count
+
+    def test_batches_of_ever_new_shapes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(recorded, "MOST_SHAPES", 3)
+        step = plain_step(True)
+        for size in range(2, 8):
+            step(data(0, size), 0.1)
+        assert "more than 3 shapes" in reason(step)
+
+    def test_a_compiled_step_is_not(self) -> None:
+        """An eager one is, until there is a compiled one."""
+        module = net()
+        step = CompiledStep([Objective("fit", module, squared(module))], record=True)
+        for k in range(5):
+            step(data(k), 0.1)
+        assert done(step) == 3
+        assert Step([Objective("fit", module, squared(module))]).recorder is None
