@@ -138,7 +138,7 @@ def _flat_entry(key: str | None, space: gym.Space[Any]) -> FlatEntry:
 def _entry(obs: Tensor | Mapping[str, Tensor], key: str | None) -> Tensor:
     if isinstance(obs, Tensor) and key is None:
         return obs
-    if isinstance(obs, Tensor) or key not in obs:
+    if isinstance(obs, Tensor) or key is None or key not in obs:
         wanted = "one tensor" if key is None else f"a dict with the entry '{key}'"
         raise ValueError(f"obs is a {type(obs).__name__}; expected {wanted}.")
     return obs[key]
