@@ -46,9 +46,10 @@ class OffPolicyLoop:
         self.collector = Collector(env, algorithm, clock, run.seed)
         self.rounds, self.update_seconds = 0, 0.0
         rng = seeding.derive_rng(run.seed, "replay")
-        self.replay = make_replay(needs, env, algorithm.device, rng, clock.total)
         if isinstance(run, MixedSettings) and run.data is not None:
             _require_uniform(needs)
+        self.replay = make_replay(needs, env, algorithm.device, rng, clock.total)
+        if isinstance(run, MixedSettings) and run.data is not None:
             dataset = recorded_buffer(load(run.data), algorithm, env, run.seed)
             self.replay = MixedReplay(dataset, self.replay, run.data_share)
         self.rewards: LearnedRewards | None = None
