@@ -87,8 +87,9 @@ class OffPolicyLoop:
         if self.rewards is not None:
             seen = seen._replace(reward=self.rewards.last)
         reached = clock.env_steps + seen.env_steps
-        self.algorithm.update_reward_stats(seen.reward, seen.done, seen.valid)
-        self.algorithm.update_obs_stats(seen.obs, seen.valid)
+        if self.algorithm.has_running_stats:
+            self.algorithm.update_reward_stats(seen.reward, seen.done, seen.valid)
+            self.algorithm.update_obs_stats(seen.obs, seen.valid)
         self._update(owed=(reached - needs.learning_starts) // needs.train_every)
         clock.env_steps, clock.updates = reached, self.algorithm.updates
 
