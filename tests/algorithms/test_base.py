@@ -12,6 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from assay.algorithms.base import Algorithm, Context, DatasetNeeds, ReplayNeeds
+from assay.algorithms.shared.mistakes import refuse_mistakes
 from assay.buffers.imagined import ImaginedReplay
 from assay.core import registry
 from assay.core.config import Settings
@@ -486,10 +487,10 @@ class Unable(Noisy):
 def test_an_algorithm_without_needs_or_policy_is_refused() -> None:
     algorithm: Any = Unable(1)
     with pytest.raises(ConfigError, match="Unable has no policy"):
-        algorithm.refuse_mistakes()
+        refuse_mistakes(algorithm)
     algorithm.needs = DatasetNeeds()
     with pytest.raises(ConfigError, match="its needs are a DatasetNeeds; expected ReplayNeeds"):
-        algorithm.refuse_mistakes()
+        refuse_mistakes(algorithm)
 
 
 @pytest.mark.parametrize("place", ["attribute", "module"])
@@ -505,6 +506,7 @@ def test_what_would_be_lost_is_refused_before_the_run(
     cls = registry.get("a2c")
     make = cls.__init__
     monkeypatch.setattr(cls, "__init__", forgetful)
+    monkeypatch.setattr(cls, "__module__", "my_a2c")  # of a user's own
     config = resolve("a2c", "none", {"env_steps": 100, "device": "cpu"}, use_preset=False)
     with pytest.raises(ConfigError, match="'extra'"):
         build_algorithm(config, Spaces(OBS, spaces.Discrete(2)), Clock(100))

@@ -11,6 +11,7 @@ from assay.buffers.allocation import (
     space_spec,
     tree_bytes,
 )
+from assay.core import system_memory
 from assay.core.errors import ConfigError, SpaceError
 
 
@@ -48,10 +49,11 @@ def test_human_bytes() -> None:
     ]
 
 
-def test_refusal_names_the_numbers_and_the_way_out() -> None:
-    require_memory(1000, "A replay", available=1000)
+def test_refusal_names_the_numbers_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system_memory, "available_bytes", lambda: 2**30)
+    require_memory(2**30, "A replay")
     with pytest.raises(ConfigError) as caught:
-        require_memory(4 * 2**30, "A replay", capacity=1000, advice="store less", available=2**30)
+        require_memory(4 * 2**30, "A replay", capacity=1000, advice="store less")
     assert "A replay needs 4.0 GiB of memory; 1.0 GiB are available." in str(caught.value)
     assert caught.value.fix is not None
     assert "from 1,000 to at most 250, or store less" in caught.value.fix

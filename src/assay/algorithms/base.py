@@ -7,10 +7,9 @@ the algorithm's business.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -30,17 +29,15 @@ from assay.core.types import (
     Action,
     Batch,
     Clock,
-    Collected,
     Metrics,
     Spaces,
     State,
-    Termination,
     Tree,
     pack,
 )
 from assay.networks.custom import DEFAULT, source_key
 from assay.networks.normalize import RewardScaler, RunningNormalizer
-from assay.networks.state_dict import load_module, refuse_hidden, refuse_unsaved, to_array
+from assay.networks.state_dict import load_module, refuse_unsaved, to_array
 from assay.networks.tensors import to_device
 from assay.optim.compiled_step import CompiledStep
 from assay.optim.mode import UPDATES_THAT_PAY, Mode, choose_mode, has_compiler
@@ -136,13 +133,6 @@ class GameNeeds:
         return total
 
 
-# What each loop gives.
-NEEDS: dict[str, type] = {
-    "on_policy": RolloutNeeds, "off_policy": ReplayNeeds, "offline": DatasetNeeds,
-    "game": GameNeeds,
-}  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a run tells its algorithm.
@@ -164,8 +154,6 @@ class Context:
     learns: bool = True
 
 
-_NOTHING_TO_SHOW = contextlib.nullcontext()
-_SAVED = (Step, np.random.Generator, Sectioned)
 _OWNED = "algorithm-"  # begins the names of sections of buffers that an algorithm owns
 
 
@@ -230,13 +218,6 @@ class Algorithm(ABC):
         """
         return None
 
-    def know_termination(self, find: Callable[[], Termination | None]) -> None:
-        """Meet what finds the environment's rule of how episodes end; None where it is not known.
-
-        A loop calls it before the first update. Only algorithms that model the environment look.
-        """
-        del find
-
     def make_policy(self, network: nn.Module, head: Head, **options: Any) -> Policy:
         """Return how this algorithm acts; call it after the optimizer steps were made.
 
@@ -279,25 +260,6 @@ class Algorithm(ABC):
     def has_running_stats(self) -> bool:
         """Return whether there are statistics that must see what is collected."""
         return self.obs_norm is not None or self.reward_scale is not None
-
-    def observing(self, seen: Collected) -> contextlib.AbstractContextManager[None]:
-        """Show what was collected to the statistics, around the updates that it leads to.
-
-        Rewards are seen before the updates, and so are observations that went into a replay. Those
-        of a rollout are seen after its update, so that acting and learning from one rollout see the
-        same statistics.
-        """
-        return self._observing(seen) if self.has_running_stats else _NOTHING_TO_SHOW
-
-    @contextlib.contextmanager
-    def _observing(self, seen: Collected) -> Iterator[None]:
-        after = isinstance(self.needs, RolloutNeeds)
-        self.update_reward_stats(seen.reward, seen.done, seen.valid)
-        if not after:
-            self.update_obs_stats(seen.obs, seen.valid)
-        yield
-        if after:
-            self.update_obs_stats(seen.obs, seen.valid)
 
     def cut_episodes(self) -> None:
         """Forget the returns of running episodes, because their environments are reset."""
@@ -430,30 +392,6 @@ class Algorithm(ABC):
         found = self._notes | mean_metrics(self.steps.values())
         self._notes = {}
         return {f"train/{name}": value for name, value in found.items()}
-
-    def refuse_mistakes(self) -> None:
-        """Refuse what would end the run later on, or be lost.
-
-        Raises:
-            ConfigError: `needs` or the policy is missing, or a checkpoint would not hold a part.
-        """
-        name, expected = type(self).__name__, NEEDS[self.spec.loop]
-        needs = getattr(self, "needs", None)
-        if not isinstance(needs, expected):
-            raise ConfigError(
-                f"{name} is registered with loop='{self.spec.loop}', and its needs are a "
-                f"{type(needs).__name__}; expected {expected.__name__}.",
-                f"Set self.needs to a {expected.__name__} in __init__.",
-            )
-        if not hasattr(self, "policy") and type(self).act is Algorithm.act:
-            raise ConfigError(
-                f"{name} has no policy to act with.", "Set self.policy by make_policy in __init__."
-            )
-        for key, value in vars(self).items():
-            if isinstance(value, nn.Module):
-                refuse_hidden(name, value)
-            elif not isinstance(value, _SAVED) and not hasattr(value, "load_state"):
-                refuse_unsaved(key, value)
 
     def sections(self) -> Sections:
         """Return all of it for a checkpoint, in sections with their versions.

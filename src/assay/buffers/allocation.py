@@ -93,7 +93,6 @@ def require_memory(
     *,
     capacity: int | None = None,
     advice: str | Callable[[], str] = "",
-    available: int | None = None,
 ) -> None:
     """Refuse an allocation that does not fit, before it is made.
 
@@ -103,16 +102,13 @@ def require_memory(
         capacity: Number of items that `needed` stands for; the largest that fits is offered.
         advice: A further way out, as a clause ("store ... once with frame_stack=4"), or what
             returns it.
-        available: Bytes at hand; asked of the system if None.
 
     Raises:
         ConfigError: It does not fit.
     """
-    room = system_memory.available_bytes() if available is None else available
+    room = system_memory.available_bytes()
     if needed > room:
-        raise _too_large(
-            needed, room, what, capacity, advice if isinstance(advice, str) else advice()
-        )
+        raise _too_large(needed, room, what, capacity, advice() if callable(advice) else advice)
 
 
 def _too_large(needed: int, room: int, what: str, capacity: int | None, advice: str) -> ConfigError:

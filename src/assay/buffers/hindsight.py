@@ -80,8 +80,7 @@ class HindsightReplay(ReplayBuffer):
             raise ConfigError(f"her_ratio={options.ratio}; expected a share between 0 and 1.")
         super().__init__(spaces, capacity, num_envs, rng=rng, gamma=gamma, device=device)
         self.options, self.goals = options, goals
-        assert self._keys is not None
-        column = self._leaves[self._keys.index(ACHIEVED)].columns["next_obs"]
+        column = self._leaves[ACHIEVED].columns["next_obs"]
         self._next_achieved = column.reshape(-1, *column.shape[2:])
         # Names `env * _LANE + number` of the last transitions of finished episodes, sorted; those
         # that ended since the last sample are not in it yet.

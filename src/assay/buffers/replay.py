@@ -47,6 +47,7 @@ from assay.core.seeding import rng_state, set_rng_state
 from assay.core.types import Array, Batch, Spaces, State, Transition, Tree, tree_map
 
 _FLOAT = np.dtype(np.float32)
+_ALLOWED = "Use n_step >= 1, gamma between -1 and 1, and capacity >= num_envs * n_step."
 
 
 def replay_bytes(
@@ -108,11 +109,8 @@ class ReplayBuffer(Sectioned):
     ) -> None:
         self.slots = capacity // max(1, num_envs)
         if num_envs < 1 or not 1 <= n_step <= self.slots or not -1.0 <= gamma <= 1.0:
-            raise ConfigError(
-                f"Bad replay: capacity={capacity}, num_envs={num_envs}, n_step={n_step}, "
-                f"gamma={gamma}.",
-                "Use n_step >= 1, gamma between -1 and 1, and capacity >= num_envs * n_step.",
-            )
+            given = f"capacity={capacity}, num_envs={num_envs}, n_step={n_step}, gamma={gamma}"
+            raise ConfigError(f"Bad replay: {given}.", _ALLOWED)
         plan = _plan(spaces, self.slots, num_envs, frame_stack, prioritized is not None)
         what = f"A replay of {capacity:,} transitions"
         advice = partial(_advice, spaces.observation, frame_stack)
@@ -121,9 +119,10 @@ class ReplayBuffer(Sectioned):
         self.n_step, self.gamma, self.device = n_step, gamma, torch.device(device)
         self._rng = rng
         self._spec = space_spec(spaces.observation)
-        self._keys = list(self._spec) if isinstance(self._spec, dict) else None
-        self._leaves = [make_column(leaf) for leaf in plan["leaves"].values()]
-        self._frames = [leaf for leaf in self._leaves if isinstance(leaf, FrameColumn)]
+        keys = self._spec if isinstance(self._spec, dict) else [None]  # None: it is one array
+        columns = [make_column(leaf) for leaf in plan["leaves"].values()]
+        self._leaves = dict(zip(keys, columns, strict=True))
+        self._frames = [leaf for leaf in columns if isinstance(leaf, FrameColumn)]
         self._fixed = allocate(plan["fixed"])
         self._reward, self._action = self._fixed["reward"], self._fixed["action"]
         self._terminated, self._truncated = self._fixed["terminated"], self._fixed["truncated"]
@@ -327,10 +326,8 @@ class ReplayBuffer(Sectioned):
 
     def _by_leaf(self, *trees: Tree) -> list[tuple[Any, ...]]:
         """Return the column of each part of an observation, with that part of all `trees`."""
-        if self._keys is None:
-            return [(self._leaves[0], *trees)]
-        pairs = zip(self._keys, self._leaves, strict=True)
-        return [(leaf, *(tree[key] for tree in trees)) for key, leaf in pairs]
+        leaves = self._leaves.items()
+        return [(leaf, *(t if key is None else t[key] for t in trees)) for key, leaf in leaves]
 
     def _evict(self) -> None:
         """Give up the oldest transitions whose frames the pools have overwritten."""
@@ -428,7 +425,7 @@ class ReplayBuffer(Sectioned):
         return {
             **self._fixed,
             "extras": self._extras or {},
-            "leaves": {str(i): leaf.columns for i, leaf in enumerate(self._leaves)},
+            "leaves": {str(i): leaf.columns for i, leaf in enumerate(self._leaves.values())},
         }
 
     def _rings(self) -> list[Ring]:
@@ -446,7 +443,7 @@ class ReplayBuffer(Sectioned):
             "slots": self.slots,
             "num_envs": self.num_envs,
             "prioritized": self._priorities is not None,
-            "frame_stacks": [getattr(leaf, "stack", None) for leaf in self._leaves],
+            "frame_stacks": [getattr(leaf, "stack", None) for leaf in self._leaves.values()],
         }
 
     def _check(self, step: Transition) -> None:
@@ -454,10 +451,10 @@ class ReplayBuffer(Sectioned):
         extras = step.extras or {}
         if self._extras is not None:
             raise ValueError(f"extras {sorted(extras)} were given; expected {sorted(self._extras)}")
-        keys = [""] if self._keys is None else [f"[{key!r}]" for key in self._keys]
-        for key, parts in zip(keys, self._by_leaf(step.obs, step.next_obs), strict=True):
-            for name, value in zip(("obs", "next_obs"), parts[1:], strict=True):
-                self._check_array(name + key, value, parts[0].spec)
+        for name, tree in (("obs", step.obs), ("next_obs", step.next_obs)):
+            for key, leaf in self._leaves.items():
+                at, rows = (name, tree) if key is None else (f"{name}[{key!r}]", tree[key])
+                self._check_array(at, rows, leaf.spec)
         self._check_array("action", step.action, Spec(self._action.shape[2:], self._action.dtype))
         columns = {}
         for name, value in extras.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -33,44 +33,43 @@ class ActionLayout:
     noise_shape: tuple[int, ...]
     sizes: tuple[int, ...] = ()
 
+    @classmethod
+    def of_box(cls, space: gym.Space[Any]) -> Self:
+        """Return what has a mean and a log-std for each number of a Box of floats."""
+        from gymnasium import spaces
+
+        if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+            raise _no_distribution(space)
+        n = int(np.prod(space.shape))
+        return cls(2 * n, space.shape, (n,))
+
 
 LayoutT = TypeVar("LayoutT", bound=ActionLayout)
 
 
-def make_distribution(
-    space: gym.Space[Any], families: Mapping[str, type[LayoutT]], *, squash: bool
-) -> LayoutT:
+def make_distribution(space: gym.Space[Any], families: Mapping[str, type[LayoutT]]) -> LayoutT:
     """Return the distribution in `families` over an action space; a SpaceError if there is none."""
     from gymnasium import spaces
 
-    shape, n = space.shape or (), int(np.prod(space.shape or ()))
     if isinstance(space, spaces.Discrete):
         n = int(space.n)
         return families["categorical"](n, (), (n,), (n,))
     if isinstance(space, spaces.MultiDiscrete):
         sizes = tuple(int(n) for n in space.nvec.ravel())
-        return families["multi_categorical"](sum(sizes), shape, (len(sizes), max(sizes)), sizes)
+        return families["multi_categorical"](
+            sum(sizes), space.shape, (len(sizes), max(sizes)), sizes
+        )
     if isinstance(space, spaces.MultiBinary):
-        return families["bernoulli"](n, shape, (n,))
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        return families["tanh_gaussian" if squash else "diag_gaussian"](2 * n, shape, (n,))
-    raise SpaceError(
-        f"No policy distribution for the action space {space}; "
-        "expected Discrete, MultiDiscrete, MultiBinary or a Box of floats.",
-        "Wrap the environment so that its actions are of one of these spaces.",
-    )
+        n = int(np.prod(space.shape))
+        return families["bernoulli"](n, space.shape, (n,))
+    return families["diag_gaussian"].of_box(space)
 
 
 def box_scale(space: gym.spaces.Box) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return centre and half-width of a Box, as float32; a SpaceError if it is not bounded."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (high > low).all()):
-        raise SpaceError(
-            f"The action space {space} has an infinite or empty range; expected finite bounds with "
-            "low < high.",
-            "Give action_space the bounds that make sense, of recorded data with `assay data build "
-            "--actions=LOW:HIGH`; in an environment ppo and a2c need none.",
-        )
+        raise _no_range(space)
     return ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
 
 
@@ -94,4 +93,21 @@ def no_entropy() -> AssayError:
     return AssayError(
         "The entropy of a tanh-squashed Gaussian has no closed form.",
         "Estimate it by -log_prob of a sample (see sample_log_prob).",
+    )
+
+
+def _no_distribution(space: gym.Space[Any]) -> SpaceError:
+    return SpaceError(
+        f"No policy distribution for the action space {space}; "
+        "expected Discrete, MultiDiscrete, MultiBinary or a Box of floats.",
+        "Wrap the environment so that its actions are of one of these spaces.",
+    )
+
+
+def _no_range(space: gym.Space[Any]) -> SpaceError:
+    return SpaceError(
+        f"The action space {space} has an infinite or empty range; expected finite bounds with "
+        "low < high.",
+        "Give action_space the bounds that make sense, of recorded data with `assay data build "
+        "--actions=LOW:HIGH`; in an environment ppo and a2c need none.",
     )

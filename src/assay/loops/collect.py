@@ -45,12 +45,8 @@ class EpisodeStatistics:
 
     def step(self, reward: np.ndarray, done: np.ndarray | None, valid: np.ndarray | None) -> int:
         """Count one step of all environments; return how many episodes ended."""
-        if valid is None:
-            self.returns += reward
-            self.lengths += 1
-        else:
-            self.returns += np.where(valid, reward, 0.0)
-            self.lengths += valid
+        self.returns += reward if valid is None else np.where(valid, reward, 0.0)
+        self.lengths += 1 if valid is None else valid
         if done is None:
             return 0
         ended = np.flatnonzero(done)
@@ -229,8 +225,7 @@ class Collector:
         obs, algorithm = self.obs, self.algorithm
         action, carry, extras = None, None, None
         # A replay holds the same columns for random steps as for the algorithm's own.
-        ask = self.carry is not None or algorithm.gives_extras
-        if ask or not random:
+        if not random or self.carry is not None or algorithm.gives_extras:
             choice = algorithm.act(obs, self.carry, True)
             action, carry, extras = choice.action, choice.carry, choice.extras or None
         if random:

@@ -17,7 +17,7 @@ from assay.buffers.replay_protocol import Replay
 from assay.buffers.sequence import SequenceReplay
 from assay.core import seeding
 from assay.core.errors import ConfigError
-from assay.core.types import Metrics, State
+from assay.core.types import Clock, Metrics, State
 from assay.data.files import load
 from assay.envs.vector import Vector
 from assay.loops.collect import Collector, no_scores
@@ -38,26 +38,20 @@ class OffPolicyLoop:
         needs, clock = algorithm.needs, algorithm.clock
         assert isinstance(needs, ReplayNeeds)
         if needs.learning_starts >= clock.total:
-            raise ConfigError(
-                f"learning_starts={needs.learning_starts:,} leaves nothing to learn from "
-                f"env_steps={clock.total:,}.",
-                "Lower learning_starts or raise env_steps.",
-            )
+            raise _nothing_to_learn(needs, clock)
         if env.curriculum is not None and env.curriculum.scores:
             raise no_scores(algorithm.spec.name)
-        self.algorithm = algorithm
+        self.algorithm, self.env = algorithm, env
         self.needs, self.clock = needs, clock
         self.collector = Collector(env, algorithm, clock, run.seed)
         self.rounds, self.update_seconds = 0, 0.0
         rng = seeding.derive_rng(run.seed, "replay")
-        recorded = run if isinstance(run, MixedSettings) and run.data is not None else None
-        if recorded is not None:
+        if isinstance(run, MixedSettings) and run.data is not None:
             _require_uniform(needs)
         self.replay = make_replay(needs, env, algorithm.device, rng, clock.total)
-        if recorded is not None and recorded.data is not None:
-            dataset = recorded_buffer(load(recorded.data), algorithm, env, run.seed)
-            self.replay = MixedReplay(dataset, self.replay, recorded.data_share)
-        self.env = env
+        if isinstance(run, MixedSettings) and run.data is not None:
+            dataset = recorded_buffer(load(run.data), algorithm, env, run.seed)
+            self.replay = MixedReplay(dataset, self.replay, run.data_share)
         self.rewards: LearnedRewards | None = None
 
     def reward_by(self, source: RewardFunction) -> None:
@@ -93,16 +87,16 @@ class OffPolicyLoop:
         if self.rewards is not None:
             seen = seen._replace(reward=self.rewards.last)
         reached = clock.env_steps + seen.env_steps
-        with self.algorithm.observing(seen):
-            self._update(owed=(reached - needs.learning_starts) // needs.train_every)
+        if self.algorithm.has_running_stats:
+            self.algorithm.update_reward_stats(seen.reward, seen.done, seen.valid)
+            self.algorithm.update_obs_stats(seen.obs, seen.valid)
+        self._update(owed=(reached - needs.learning_starts) // needs.train_every)
         clock.env_steps, clock.updates = reached, self.algorithm.updates
 
     def _update(self, owed: int) -> None:
         """Update until `owed` rounds are done in all."""
         if not len(self.replay):  # no sequence is complete: there is nothing to catch up on later
             self.rounds = max(self.rounds, owed)
-        if self.rounds >= owed:
-            return
         began = perf_counter()
         while self.rounds < owed:
             self.rounds += 1
@@ -141,6 +135,14 @@ class OffPolicyLoop:
         self.collector.load_state(sections["collector"])
         if self.rewards is not None:
             self.rewards.resume(sections, reset=not self.collector.can_save)
+
+
+def _nothing_to_learn(needs: ReplayNeeds, clock: Clock) -> ConfigError:
+    return ConfigError(
+        f"learning_starts={needs.learning_starts:,} leaves nothing to learn from "
+        f"env_steps={clock.total:,}.",
+        "Lower learning_starts or raise env_steps.",
+    )
 
 
 def _require_uniform(needs: ReplayNeeds) -> None:

@@ -63,8 +63,12 @@ class OnPolicyLoop:
         began = perf_counter()
         if self.rewards is not None:
             self.rewards.relabel(self.rollout)  # whose rewards `seen` shows
-        with self.algorithm.observing(seen):
-            self.algorithm.update(self.rollout)
+        shown = self.algorithm.has_running_stats
+        if shown:
+            self.algorithm.update_reward_stats(seen.reward, seen.done, seen.valid)
+        self.algorithm.update(self.rollout)
+        if shown:  # only now, so that acting and learning from one rollout see the same
+            self.algorithm.update_obs_stats(seen.obs, seen.valid)
         self.update_seconds += perf_counter() - began
         self._score()
         self.clock.collected = 0

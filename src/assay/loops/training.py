@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from assay.algorithms.base import Algorithm, Context
+from assay.algorithms.shared.mistakes import refuse_mistakes
 from assay.core import registry
 from assay.core.config import Model, UnusedSettingError, parse
 from assay.core.errors import AssayError, ConfigError, RunError
@@ -60,6 +61,7 @@ from assay.runs.metrics import Record
 from assay.runs.sinks import make_sinks
 
 Evaluator = Callable[[Algorithm, Clock], Evaluation]
+OURS = "assay.algorithms."  # begins the names of the modules of built-in algorithms
 _LOOKS = 100  # times in a run that it looks for compiled steps
 
 
@@ -92,7 +94,8 @@ def build_algorithm(
             try:
                 with torch.random.fork_rng(devices=[]):  # leave the caller's generator as it was
                     algorithm: Algorithm = cls(spaces, hp, context)
-                algorithm.refuse_mistakes()
+                if not cls.__module__.startswith(OURS):  # the tests have looked at those
+                    refuse_mistakes(algorithm)
                 return algorithm
             except UnusedSettingError as error:
                 hp = _without_preset(hp, config, error)

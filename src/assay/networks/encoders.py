@@ -132,21 +132,15 @@ def _flat_entry(key: str | None, space: gym.Space[Any]) -> FlatEntry:
         return FlatEntry(key, sum(sizes), sizes=sizes)
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return FlatEntry(key, int(np.prod(space.shape)), scale=byte_scale(space))
-    where = "" if key is None else f" under key '{key}'"
-    raise SpaceError(
-        f"No encoder for the observation space {space}{where}; expected Box, Discrete, "
-        "MultiBinary, MultiDiscrete or a flat Dict of these.",
-        "Flatten nested spaces, or wrap the environment so that it gives one of these.",
-    )
+    raise _no_encoder(key, space)
 
 
 def _entry(obs: Tensor | Mapping[str, Tensor], key: str | None) -> Tensor:
-    if key is None:
-        if not isinstance(obs, Tensor):
-            raise ValueError(f"obs is a {type(obs).__name__}; expected one tensor.")
+    if isinstance(obs, Tensor) and key is None:
         return obs
-    if isinstance(obs, Tensor) or key not in obs:
-        raise ValueError(f"obs has no entry '{key}'; expected a dict with that key.")
+    if isinstance(obs, Tensor) or key is None or key not in obs:
+        wanted = "one tensor" if key is None else f"a dict with the entry '{key}'"
+        raise ValueError(f"obs is a {type(obs).__name__}; expected {wanted}.")
     return obs[key]
 
 
@@ -175,3 +169,12 @@ def _one_hot(x: Tensor, entry: FlatEntry) -> Tensor:
         x[:, i : i + 1] == torch.arange(size, device=x.device) for i, size in enumerate(entry.sizes)
     ]
     return torch.cat(columns, dim=1).to(torch.float32)
+
+
+def _no_encoder(key: str | None, space: gym.Space[Any]) -> SpaceError:
+    where = "" if key is None else f" under key '{key}'"
+    return SpaceError(
+        f"No encoder for the observation space {space}{where}; expected Box, Discrete, "
+        "MultiBinary, MultiDiscrete or a flat Dict of these.",
+        "Flatten nested spaces, or wrap the environment so that it gives one of these.",
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor, nn
 
 from assay.core.types import Tree
-from assay.functional.distributions import policy_distribution
+from assay.functional.distributions import TanhGaussian
 from assay.networks.heads import ActionScale, SquashedGaussianHead
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class SquashedActor(nn.Module):
 
     def __init__(self, trunk: nn.Module, out_features: int, space: gym.spaces.Box) -> None:
         super().__init__()
-        self.distribution: Any = policy_distribution(space, squash=True)
+        self.distribution = TanhGaussian.of_box(space)
         self.size = int(np.prod(space.shape))
         self.net = nn.Sequential(trunk, SquashedGaussianHead(out_features, self.size))
         self.scale = ActionScale(space)

@@ -51,26 +51,11 @@ def require_loss(name: str, found: object) -> None:
     Raises:
         ConfigError: It is something else.
     """
-    loss, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
-    if not isinstance(loss, Tensor) or loss.ndim or not isinstance(metrics, dict):
-        shape = f" of shape {list(loss.shape)}" if isinstance(loss, Tensor) else ""
-        raise ConfigError(
-            f"The loss of the objective '{name}' returned a {type(loss).__name__}{shape} and "
-            f"metrics of type {type(metrics).__name__}; expected a scalar tensor and a dict.",
-            "Return (loss, {name: tensor}), such as (error.mean(), {}).",
-        )
-    if not loss.requires_grad:
-        raise ConfigError(
-            f"The loss of the objective '{name}' does not depend on any parameter.",
-            "Compute it from the module of the objective, without detach or no_grad.",
-        )
-    for key, value in metrics.items():
-        if not isinstance(value, Tensor):
-            raise ConfigError(
-                f"The metric '{key}' of the objective '{name}' is a {type(value).__name__}; "
-                "expected a tensor.",
-                "Leave out float() and .item().",
-            )
+    match found:
+        case (Tensor(ndim=0, requires_grad=True), dict(metrics)):
+            if all(isinstance(value, Tensor) for value in metrics.values()):
+                return
+    raise _no_loss(name, found)
 
 
 def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -90,3 +75,25 @@ def gathered(batch: Mapping[str, Tensor], index: Tensor | None) -> dict[str, Ten
     if index is None:
         return dict(batch)
     return {k: v.index_select(0, index) if v.ndim else v for k, v in batch.items()}
+
+
+def _no_loss(name: str, found: object) -> ConfigError:
+    loss, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    if not isinstance(loss, Tensor) or loss.ndim or not isinstance(metrics, dict):
+        shape = f" of shape {list(loss.shape)}" if isinstance(loss, Tensor) else ""
+        return ConfigError(
+            f"The loss of the objective '{name}' returned a {type(loss).__name__}{shape} and "
+            f"metrics of type {type(metrics).__name__}; expected a scalar tensor and a dict.",
+            "Return (loss, {name: tensor}), such as (error.mean(), {}).",
+        )
+    if not loss.requires_grad:
+        return ConfigError(
+            f"The loss of the objective '{name}' does not depend on any parameter.",
+            "Compute it from the module of the objective, without detach or no_grad.",
+        )
+    key = next(key for key, value in metrics.items() if not isinstance(value, Tensor))
+    return ConfigError(
+        f"The metric '{key}' of the objective '{name}' is a {type(metrics[key]).__name__}; "
+        "expected a tensor.",
+        "Leave out float() and .item().",
+    )

@@ -245,13 +245,12 @@ _FAMILIES: dict[str, type[Distribution]] = {
     "multi_categorical": MultiCategorical,
     "bernoulli": Bernoulli,
     "diag_gaussian": DiagGaussian,
-    "tanh_gaussian": TanhGaussian,
 }
 
 
 def policy_distribution(space: gym.Space[Any], *, squash: bool = False) -> Distribution:
     """Return the NumPy policy over an action space; `squash` is for a Box: tanh into (-1, 1)."""
-    return make_distribution(space, _FAMILIES, squash=squash)
+    return TanhGaussian.of_box(space) if squash else make_distribution(space, _FAMILIES)
 
 
 def mask_logits(logits: Array, mask: Array | None) -> Array:

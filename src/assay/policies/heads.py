@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from assay.functional.distributions import policy_distribution
+from assay.functional.distributions import TanhGaussian, policy_distribution
 from assay.functional.layout import box_scale
 from assay.policies import description, distributions
 from assay.policies.exploration import GreedyActions
@@ -115,8 +115,8 @@ class SquashedHead:
 
     def __init__(self, space: gym.spaces.Box) -> None:
         self.space = space
-        self._distribution = distributions.policy_distribution(space, squash=True)
-        self._torch = policy_distribution(space, squash=True)
+        self._distribution = distributions.TanhGaussian.of_box(space)
+        self._torch = TanhGaussian.of_box(space)
         self._scale = distributions.ActionScale(space)
 
     def choose(

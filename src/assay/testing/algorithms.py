@@ -33,6 +33,7 @@ from torch import nn
 
 import assay
 from assay.algorithms.base import Algorithm
+from assay.algorithms.shared.mistakes import refuse_mistakes
 from assay.buffers.rollout import Rollout
 from assay.core import registry, seeding
 from assay.core.config import UnusedSettingError
@@ -105,7 +106,9 @@ def make_algorithm(
     run: dict[str, Any] = {"seed": seed, "device": device, "compile": device != "cpu"}
     run |= plain_budget(name, env_steps, num_envs)
     config = resolve(name, "none", run, settings, use_preset=False)
-    return build_algorithm(config, Spaces(observation, action), config.run.clock())
+    algorithm = build_algorithm(config, Spaces(observation, action), config.run.clock())
+    refuse_mistakes(algorithm)
+    return algorithm
 
 
 def plain_budget(name: str, total: int, num_envs: int = 1) -> dict[str, Any]:
