@@ -32,7 +32,7 @@ from assay.runs.directory import RunDirectory
 from assay.testing.algorithms import assert_same_run, require_compiled, run_metrics
 from assay.testing.envs import Drifting
 
-PATIENCE = 300.0
+PATIENCE = 900.0  # a compiler on a busy machine
 # 40 iterations of 32 environment steps and 4 updates
 SETTINGS: dict[str, Any] = {
     "num_envs": 2, "hidden": (8,), "horizon": 16, "minibatch_size": 16, "epochs": 2,
