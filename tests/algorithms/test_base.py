@@ -506,7 +506,6 @@ def test_what_would_be_lost_is_refused_before_the_run(
     cls = registry.get("a2c")
     make = cls.__init__
     monkeypatch.setattr(cls, "__init__", forgetful)
-    monkeypatch.setattr(cls, "__module__", "my_a2c")  # of a user's own
     config = resolve("a2c", "none", {"env_steps": 100, "device": "cpu"}, use_preset=False)
     with pytest.raises(ConfigError, match="'extra'"):
         build_algorithm(config, Spaces(OBS, spaces.Discrete(2)), Clock(100))

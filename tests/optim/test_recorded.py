@@ -191,11 +191,23 @@ class TestWhatIsNotRecorded:
             step(data(0, size), 0.1)
         assert "more than 3 shapes" in reason(step)
 
-    def test_a_compiled_step_is_not(self) -> None:
-        """An eager one is, until there is a compiled one."""
+    def test_a_difference_is_noticed_where_there_are_nans(self) -> None:
+        nan = torch.tensor([float("nan"), 1.0])
+        assert recorded._same(nan, nan.clone())
+        assert not recorded._same(nan, torch.tensor([0.0, 1.0]))
+        assert not recorded._same(torch.tensor([float("inf")]), torch.tensor([3.4028235e38]))
+        assert recorded._same(torch.tensor([True, False]), torch.tensor([True, False]))
+        assert not recorded._same(torch.tensor([1, 2]), torch.tensor([1, 3]))
+
+    def test_what_is_compiled_later_is_recorded_until_then(self) -> None:
         module = net()
         step = CompiledStep([Objective("fit", module, squared(module))], record=True)
         for k in range(5):
             step(data(k), 0.1)
         assert done(step) == 3
-        assert Step([Objective("fit", module, squared(module))]).recorder is None
+        program = step._program(["x", "y"], False)
+        state = step._state_tensors()
+        step._make_runner = lambda *given: lambda batch: program(*state, *batch)  # type: ignore
+        step.mode = "compiled"
+        step(data(5), 0.1)
+        assert (done(step), step.updates) == (3, 6)

@@ -32,6 +32,7 @@ from assay.core.types import (
     Metrics,
     Spaces,
     State,
+    Termination,
     Tree,
     pack,
 )
@@ -217,6 +218,13 @@ class Algorithm(ABC):
         All environments are then reset, so that a rollout is in the levels that were designed.
         """
         return None
+
+    def know_termination(self, find: Callable[[], Termination | None]) -> None:
+        """Meet what finds the environment's rule of how episodes end; None where it is not known.
+
+        A loop calls it before the first update. Only algorithms that model the environment look.
+        """
+        del find
 
     def make_policy(self, network: nn.Module, head: Head, **options: Any) -> Policy:
         """Return how this algorithm acts; call it after the optimizer steps were made.

@@ -47,7 +47,6 @@ from assay.core.seeding import rng_state, set_rng_state
 from assay.core.types import Array, Batch, Spaces, State, Transition, Tree, tree_map
 
 _FLOAT = np.dtype(np.float32)
-_ALLOWED = "Use n_step >= 1, gamma between -1 and 1, and capacity >= num_envs * n_step."
 
 
 def replay_bytes(
@@ -110,7 +109,10 @@ class ReplayBuffer(Sectioned):
         self.slots = capacity // max(1, num_envs)
         if num_envs < 1 or not 1 <= n_step <= self.slots or not -1.0 <= gamma <= 1.0:
             given = f"capacity={capacity}, num_envs={num_envs}, n_step={n_step}, gamma={gamma}"
-            raise ConfigError(f"Bad replay: {given}.", _ALLOWED)
+            raise ConfigError(
+                f"Bad replay: {given}.",
+                "Use n_step >= 1, gamma between -1 and 1, and capacity >= num_envs * n_step.",
+            )
         plan = _plan(spaces, self.slots, num_envs, frame_stack, prioritized is not None)
         what = f"A replay of {capacity:,} transitions"
         advice = partial(_advice, spaces.observation, frame_stack)

@@ -92,8 +92,7 @@ def make_loop(
             f"{algorithm.spec.name} learns as one player, and in '{env.name}' it would play both.",
             'Give it an opponent, as in env_kwargs="{opponent: random}", or train alphazero.',
         )
-    if hasattr(algorithm, "know_termination"):  # it models the environment
-        algorithm.know_termination(env.termination_rule)
+    algorithm.know_termination(env.termination_rule)
     loop = LOOPS[algorithm.spec.loop](algorithm, env, run)
     if algorithm.spec.expert is not None:
         assert isinstance(loop, OnPolicyLoop | OffPolicyLoop) and expert is not None

@@ -136,11 +136,12 @@ def _flat_entry(key: str | None, space: gym.Space[Any]) -> FlatEntry:
 
 
 def _entry(obs: Tensor | Mapping[str, Tensor], key: str | None) -> Tensor:
-    if isinstance(obs, Tensor) and key is None:
+    if key is None:
+        if not isinstance(obs, Tensor):
+            raise ValueError(f"obs is a {type(obs).__name__}; expected one tensor.")
         return obs
-    if isinstance(obs, Tensor) or key is None or key not in obs:
-        wanted = "one tensor" if key is None else f"a dict with the entry '{key}'"
-        raise ValueError(f"obs is a {type(obs).__name__}; expected {wanted}.")
+    if isinstance(obs, Tensor) or key not in obs:
+        raise ValueError(f"obs has no entry '{key}'; expected a dict with that key.")
     return obs[key]
 
 

@@ -15,10 +15,6 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 _flats = WeakIdKeyDictionary()  # the flat tensors that somebody has
-_MOVED_BY_ANOTHER = (
-    "Another step moves parts of {}. Make the step of the larger module first, or give both the "
-    "same parts."
-)
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
@@ -34,7 +30,10 @@ def flatten_parameters(module: nn.Module) -> Tensor:
     flat = _as_one(parameters)
     if flat is None:
         if _in_use(parameters):
-            raise ValueError(_MOVED_BY_ANOTHER.format(type(module).__name__))
+            raise ValueError(
+                f"Another step moves parts of {type(module).__name__}. Make the step of the larger "
+                "module first, or give both the same parts."
+            )
         flat = torch.cat([p.detach().reshape(-1) for p in parameters])
         for p, view in zip(parameters, views_of(flat, module), strict=True):
             p.data = view

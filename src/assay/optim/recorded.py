@@ -102,7 +102,7 @@ class Recorder:
         self.reason = "a recorded update differed from the eager one"
         if recording.calls > 1:
             warnings.warn(
-                f"A loss reads what is in no module and not in its batch, and that has changed: "
+                "A loss reads what is in no module and not in its batch, and that has changed: "
                 f"some of the last {recording.calls // 2} updates used the old value. Put it into "
                 "the batch, or set compile=false. Optimizer steps run eagerly from here on.",
                 stacklevel=6,
@@ -166,7 +166,7 @@ def record(
         finally:  # tracing computes with tensors of one element, such as counts, as with constants
             for tensor, values in zip(state, before, strict=True):
                 tensor.copy_(values)
-    targets = {n.target: n.name for n in module.graph.nodes if n.op == "get_attr"}
+    targets = dict.fromkeys(n.target for n in module.graph.nodes if n.op == "get_attr")
     captured = {target: operator.attrgetter(target)(module).detach() for target in targets}
     known = {t.untyped_storage().data_ptr() for t in state}
     if any(t.untyped_storage().data_ptr() not in known for t in captured.values()):
@@ -256,5 +256,5 @@ def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _same(one: Tensor, two: Tensor) -> bool:
-    """Return whether tensors hold the same bits, or both what is no number."""
-    return one.shape == two.shape and torch.equal(one.nan_to_num(), two.nan_to_num())
+    """Return whether tensors hold the same numbers; NaN is one of them."""
+    return one.shape == two.shape and torch.allclose(one, two, rtol=0.0, atol=0.0, equal_nan=True)

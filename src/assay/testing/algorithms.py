@@ -33,7 +33,6 @@ from torch import nn
 
 import assay
 from assay.algorithms.base import Algorithm
-from assay.algorithms.shared.mistakes import refuse_mistakes
 from assay.buffers.rollout import Rollout
 from assay.core import registry, seeding
 from assay.core.config import UnusedSettingError
@@ -106,9 +105,7 @@ def make_algorithm(
     run: dict[str, Any] = {"seed": seed, "device": device, "compile": device != "cpu"}
     run |= plain_budget(name, env_steps, num_envs)
     config = resolve(name, "none", run, settings, use_preset=False)
-    algorithm = build_algorithm(config, Spaces(observation, action), config.run.clock())
-    refuse_mistakes(algorithm)
-    return algorithm
+    return build_algorithm(config, Spaces(observation, action), config.run.clock())
 
 
 def plain_budget(name: str, total: int, num_envs: int = 1) -> dict[str, Any]:
@@ -553,9 +550,11 @@ class AlgorithmContract:
             rig = self.rig(case, seed=seed, compile=mode, **self.normalised(case))
             rig.learn(self.updates)
             results.append(rig.algorithm.state())
-            for step in rig.algorithm.steps.values() if noise and self.recorded else ():
-                assert step.recorder is not None and not step.recorder.reason
-                assert step.recorder.recorded == max(0, step.updates - 1)
+            for step in rig.algorithm.steps.values():
+                assert (step.recorder is not None) == bool(noise)
+                if step.recorder is not None and self.recorded:
+                    assert not step.recorder.reason
+                    assert step.recorder.recorded == max(0, step.updates - 1)
         assert_same(results[0], results[1])
         same = [
             np.array_equal(results[0]["weights"][name][key], array)

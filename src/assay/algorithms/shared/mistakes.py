@@ -1,4 +1,4 @@
-"""What an algorithm of a user's own may lack, found before its run begins."""
+"""What an algorithm may lack, found before its run begins."""
 
 from __future__ import annotations
 
