@@ -24,10 +24,13 @@ STAMP := .venv/.installed
 CLIENTS_FOLDER := .venv/clients
 BENCH_BIN := .venv-bench/bin
 BENCH_STAMP := .venv-bench/.installed
-# Tests start hundreds of processes, which read our modules compiled, whatever this shell says.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
+QUIETLY := -qq --no-compile --disable-pip-version-check
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 PACKAGES := git-packages cpp-packages postgres-packages openssl-packages ssh-packages
 PACKAGES += browser-packages
+BEFORE_TESTS := cpp-packages setup lint types contracts collect cpp clients $(PACKAGES)
+# Hundreds of processes read what the first ones compiled, whatever this shell says.
+export PYTHONDONTWRITEBYTECODE :=
 # A literal comma would end an argument of `call`.
 comma := ,
 
@@ -45,9 +48,9 @@ demo: git-packages cpp-packages setup ## See an agent learn, a comparison, a who
 	@$(BIN)/assay study demo
 	@$(BIN)/assay serve demo --seconds 30
 
-# The C++ client is built, and npm downloads, while pip installs, which keeps one core busy at most.
-test: $(PACKAGES) ## Run lint, types, import contracts and all tests
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types contracts collect cpp clients
+# The C++ client is built while apt-get, npm and pip install, which hardly keep a core busy.
+test: ## Run lint, types, import contracts and all tests
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target $(BEFORE_TESTS)
 	$(PYTEST) -n $(TEST_JOBS) --dist worksteal $(ARGS)
 
 lint: setup ## Check style and formatting
@@ -105,8 +108,8 @@ clean: ## Remove caches and build products (never runs or environments)
 	rm -rf build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find src tests benchmarks examples -type d -name __pycache__ -prune -exec rm -rf {} +
 
-# pip compiles 20,000 modules in one process; here all cores do, without the tests of packages.
-# Some that Python cannot compile are templates.
+# pip alone finds a build of torch that its configuration names, and uv installs the rest in a tenth
+# of the time, unless pip has an index of its own. Modules are compiled when they are first imported.
 # $(call install,ENVIRONMENT,REQUIREMENTS,WITHOUT THEIR REQUIREMENTS)
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -117,9 +120,11 @@ define install
 	  echo "$(PYTHON) cannot create $(1). On Debian and Ubuntu: sudo apt install python3-venv"; \
 	  exit 1; }
 	@echo "Installing into $(1) (minutes the first time)"
-	@$(1)/bin/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt $(2)
-	$(if $(3),@$(1)/bin/python -m pip install -qq --no-compile --disable-pip-version-check --no-deps $(3))
-	@$(1)/bin/python -m compileall -qq -j $(JOBS) -x '/tests/' $(1)/lib >/dev/null 2>&1 || true
+	@$(1)/bin/python -m pip install $(QUIETLY) -c constraints.txt torch uv
+	@install="$(1)/bin/uv pip install -q --python $(1)/bin/python"; \
+	! $(1)/bin/python -m pip config list | grep -q '\.index-url=' || \
+	  install="$(1)/bin/python -m pip install $(QUIETLY)"; \
+	$$install -c constraints.txt $(2)$(if $(3), && $$install --no-deps $(3))
 	@touch $@
 endef
 

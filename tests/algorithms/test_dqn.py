@@ -44,7 +44,6 @@ from assay.testing.envs import Corridor
 
 class TestContract(AlgorithmContract):
     algorithm = "dqn"
-    lowered = True
     settings = SMALL
     compiled_settings = OPTIONS
 
@@ -314,12 +313,13 @@ def tolls(backend: str, masks: str) -> Vector:
 )
 def test_a_time_limit_does_not_make_illegal_actions_legal(backend: str, masks: str) -> None:
     settings = {
-        "hidden": (), "gamma": 0.9, "lr": "linear:0.1:0.001", "epsilon": 1.0, "target_every": 20,
+        "hidden": (), "gamma": 0.5, "lr": "linear:0.1:0.001", "epsilon": 1.0, "target_every": 20,
         "train_every": 2, "learning_starts": 100, "buffer_size": 2000,
     }  # fmt: skip
     with tolls(backend, masks) as env:
-        rig = Rig("dqn", env, env_steps=3000, **settings).train()
+        rig = Rig("dqn", env, env_steps=700, **settings).train()
     obs = {"obs": torch.tensor([0, 1]), "action_mask": torch.ones(2, 3)}
     q = rig.algorithm.q(obs).detach().numpy()
     legal = [q[0, 0], q[0, 1], q[1, 1], q[1, 2]]
-    assert legal == pytest.approx([-10.0] * 4, abs=0.05)
+    # An illegal action is worth nothing yet: with those, one of five steps would lead to more.
+    assert legal == pytest.approx([-2.0] * 4, abs=0.05)

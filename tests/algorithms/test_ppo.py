@@ -31,7 +31,6 @@ SMALL = {"horizon": 8, "minibatch_size": 8, "epochs": 2, "hidden": (16,)}
 
 class TestContract(AlgorithmContract):
     algorithm = "ppo"
-    lowered = True
     settings = SMALL
 
 

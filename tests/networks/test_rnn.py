@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +13,11 @@ from torch import Tensor, nn
 from assay.core.errors import ConfigError
 from assay.networks.rnn import GRU, LSTM, Memory, Transformer, make_memory
 from assay.optim.compiled_step import CompiledStep
-from assay.optim.mode import has_compiler
 from assay.optim.rules import Adam
 from assay.optim.update import Objective
 from assay.policies.from_torch import describe
 from assay.policies.numpy_network import NumpyNetwork
-from assay.testing.algorithms import quick_compiler, require_compiled, session_cache
+from assay.testing.algorithms import require_compiled, traced_steps
 
 KINDS = ["lstm", "gru", "transformer"]
 STEPS, BATCH, FEATURES, SIZE = 9, 3, 5, 8
@@ -260,17 +260,9 @@ class TestTransformer:
             make_memory("lstn", 4, 8)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
-def test_compiled(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other kinds are compiled in the contract suite of recurrent PPO.
-
-    Two steps, one of them an episode's first, hold all that there is; each more takes seconds.
-    """
-    if not has_compiler():
-        pytest.skip("no C++ compiler")
-    monkeypatch.setenv("ASSAY_CACHE", str(session_cache(tmp_path_factory)))
+def test_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other kinds are compiled in the contract suite of recurrent PPO, one to machine code."""
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
     results = []
     for mode in ("eager", "compiled"):
         memory = build("gru")
@@ -285,7 +277,7 @@ def test_compiled(
         objective = Objective("fit", memory, loss, Adam(max_grad_norm=0.5))
         step = CompiledStep([objective], mode=mode, key="gru")  # type: ignore[arg-type]
         batch = {"x": sequence(steps=2), "first": RESETS[2:4], **start(memory)}
-        with quick_compiler():
+        with traced_steps():
             metrics = [step.metrics(step(batch, 0.01))["fit_loss"] for _ in range(3)]
         if mode == "compiled":
             require_compiled(step)

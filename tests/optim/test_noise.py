@@ -23,11 +23,10 @@ from torch import Tensor
 
 from assay.optim import compile_cache
 from assay.optim.compile_cache import CompileError
-from assay.optim.mode import has_compiler
 from assay.optim.noise import NoiseSource, NoiseSpec
 from assay.optim.update import Objective, Step
 from assay.runs.checkpoint import state_from_bytes, state_to_bytes
-from assay.testing.algorithms import quick_compiler, require_compiled, session_cache
+from assay.testing.algorithms import require_compiled, traced_steps
 
 CPU = torch.device("cpu")
 
@@ -149,15 +148,11 @@ class TestStep:
         assert torch.equal(first, eager(rows(), 0.1))
         assert torch.equal(other(rows(), 0.1), eager(rows(), 0.1))
 
-    @pytest.mark.slow
-    def test_compiled_is_eager(
-        self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if not has_compiler():
-            pytest.skip("no C++ compiler")
-        monkeypatch.setenv("ASSAY_CACHE", str(session_cache(tmp_path_factory)))
+    def test_compiled_is_eager(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """SAC's contract suite has a step with noise compiled to machine code."""
+        monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
         eager, compiled = noisy_step(), noisy_step("compiled")
-        with quick_compiler():
+        with traced_steps():
             for _ in range(3):
                 one, two = (step(rows(), 0.1) for step in (eager, compiled))
                 torch.testing.assert_close(one, two, **TOLERANCE)

@@ -75,7 +75,7 @@ def test_compiled_they_are_the_same(
     monkeypatch.setenv("ASSAY_CACHE", str(session_cache(tmp_path_factory)))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(products, "_LEAST", 0)
-    sizes = [(12, 96, 64), (13, 97, 64), (14, 5, 128), (3, 200, 192), (10, 64, 64), (1, 1, 64)]
+    sizes = [(12, 96, 64), (10, 97, 128), (3, 200, 192), (1, 1, 64)]
     generator = torch.Generator().manual_seed(0)
     given = [
         torch.randn(shape, generator=generator)
