@@ -30,7 +30,6 @@ from assay.algorithms.shared.team_rollout import (
 )
 from assay.buffers.rollout import Rollout
 from assay.core.errors import ConfigError
-from assay.core.images import has_images
 from assay.core.types import ALIVE, Problem, Spaces, Tree, pack, tree_map, unpack
 from assay.functional.distributions import policy_distribution
 from assay.functional.recurrent import by_step, chunks_of
@@ -50,14 +49,8 @@ class TeamMemorySettings(MemorySettings, TeamSettings):
 
     @classmethod
     def fitted(cls, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what PPO for several agents takes; rollouts are cut into chunks for a memory.
-
-        Without images, networks are wider than PPO's.
-        """
-        if given.get("memory"):
-            return super().fitted(problem, given)
-        fit = super().fitted(problem, {**given, "chunk": 1})
-        return fit if has_images(problem.spaces.observation) else fit | {"hidden": (128, 128)}
+        """Return what PPO for several agents takes; rollouts are cut into chunks for a memory."""
+        return super().fitted(problem, given if given.get("memory") else {**given, "chunk": 1})
 
     def unused(self, spaces: Spaces) -> Unused:
         """Yield the settings of a memory where there is none."""
