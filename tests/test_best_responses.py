@@ -65,5 +65,5 @@ def test_bad_input() -> None:
 @pytest.mark.parametrize("seat", [0, 1])
 def test_dqn_finds_what_uniform_play_in_kuhn_gives_away(seat: int) -> None:
     """Five seeds of the default budget are in benchmarks/evidence/games."""
-    found = train_best_response("kuhn_poker", seat=seat, tree=KUHN, seed=1, env_steps=6_000)
+    found = train_best_response("kuhn_poker", seat=seat, tree=KUHN, seed=1, env_steps=3_000)
     assert found.exact is not None and found.exact - found.value < 0.02

@@ -322,7 +322,7 @@ def test_learns_tic_tac_toe(seed: int) -> None:
     by the outcomes in the replay and the loss by hand: exact proofs cover a wrong one up here.
     """
     rig = Rig(
-        "alphazero", "tictactoe", seed=seed, num_envs=64, env_steps=6_000, simulations=24,
+        "alphazero", "tictactoe", seed=seed, num_envs=64, env_steps=3_000, simulations=16,
         learning_starts=256, train_every=64, updates=8, batch_size=128, hidden=(128,),
         buffer_size=8000, lr=3e-3,
     )  # fmt: skip

@@ -174,8 +174,8 @@ class TestUpdate:
 def test_learns_to_reach() -> None:
     # The best policy gets -1.2, standing still -8.8; without a bootstrap it is below -6.
     rig = Rig(
-        "crossq", Reach, env_steps=3000, num_envs=4, buffer_size=5000, learning_starts=200,
-        train_every=4, lr=0.003, hidden=(32,), critic_hidden=(64,), batch_size=64, gamma=0.9,
+        "crossq", Reach, env_steps=1600, num_envs=4, buffer_size=5000, learning_starts=200,
+        train_every=4, lr=0.005, hidden=(32,), critic_hidden=(64,), batch_size=64, gamma=0.9,
         policy_delay=2,
     )  # fmt: skip
     assert rig.train().score() > -4

@@ -106,7 +106,7 @@ QUICK = {
 class TestLearns:
     def test_to_reach(self) -> None:
         # The best policy gets -1.2, standing still -8.8; without a bootstrap it is below -6.
-        assert Rig("ddpg", Reach, env_steps=3000, gamma=0.9, **QUICK).train().score() > -4
+        assert Rig("ddpg", Reach, env_steps=2000, gamma=0.9, **QUICK).train().score() > -4
 
     def test_the_right_answer(self) -> None:
         env = partial(Identity, spaces.Box(-3.0, 1.0, (2,), np.float32))
@@ -117,4 +117,4 @@ class TestLearns:
         # below -0.1, and the environment refuses actions outside.
         env = partial(Identity, spaces.Box(-0.1, 0.7, (1,), np.float32))
         settings = QUICK | {"exploration_noise": 2.0}
-        Rig("ddpg", env, env_steps=600, gamma=0.0, **settings).train()
+        Rig("ddpg", env, env_steps=500, gamma=0.0, **settings).train()

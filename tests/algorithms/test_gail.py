@@ -278,7 +278,7 @@ def imitated(env: Any, behaviour: Any, **settings: Any) -> float:
     """Return the score after imitating ten episodes of a behaviour."""
     data = record(env, episodes=10, behaviour=behaviour)
     options = {
-        "num_envs": 8, "env_steps": 8_000, "horizon": 16, "minibatch_size": 32, "epochs": 4,
+        "num_envs": 8, "env_steps": 4_000, "horizon": 16, "minibatch_size": 32, "epochs": 4,
         "lr": 5e-3, "hidden": (16,), "disc_hidden": (16,), "disc_updates": 16, "disc_lr": 5e-3,
         "disc_batch_size": 32, "gamma": 0.5,
     }  # fmt: skip

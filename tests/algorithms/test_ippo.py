@@ -144,7 +144,7 @@ def test_agents_of_two_kinds_learn_to_reach_points() -> None:
         return Signals([one, one, two], moving=True)
 
     before = Rig("ippo", kinds, num_envs=8, **SMALL)
-    rig = Rig("ippo", kinds, num_envs=8, env_steps=3000, log_std_init=-1.0, **SMALL)
+    rig = Rig("ippo", kinds, num_envs=8, env_steps=1200, log_std_init=-1.0, **SMALL)
     assert [crew.name for crew in rig.algorithm.crews] == ["kinda", "kindb"]
     # Paid at most 1, 9 times in an episode of 3 agents; standing still is paid about 0.6.
     assert before.score(20) < 2.1

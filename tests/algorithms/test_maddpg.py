@@ -115,7 +115,7 @@ def test_agents_learn_to_reach_points() -> None:
         return Signals([spaces.Box(-1.0, 1.0, (2,), np.float32)] * 2)
 
     rig = Rig(
-        "maddpg", points, num_envs=8, env_steps=3000, batch_size=64, lr=3e-3, learning_starts=64,
+        "maddpg", points, num_envs=8, env_steps=2000, batch_size=64, lr=3e-3, learning_starts=64,
         train_every=4, tau=0.05, hidden=(32,), gamma=0.1,
     )  # fmt: skip
     # 4 steps paid at most 1; standing still is paid 0.5.

@@ -144,7 +144,7 @@ class TestRefuses:
 QUICK = {
     "gamma": 0.9, "hidden": (32,), "batch_size": 64, "lr": 0.003, "tau": 0.05, "members": 4,
     "elites": 3, "model_hidden": (32, 32), "model_batch_size": 64, "model_epochs": 30,
-    "rollouts": 1000, "rollout_length": 2, "rollout_every": 250, "updates": 1500,
+    "rollouts": 1000, "rollout_length": 2, "rollout_every": 250, "updates": 1200,
 }  # fmt: skip
 
 

@@ -360,7 +360,7 @@ class TestLearns:
     )
     def test_the_right_answer(self, space: Any, more: dict[str, Any]) -> None:
         rig = Rig(
-            "ppo", partial(Identity, space), env_steps=4000, gamma=0.0, hidden=(16,), **QUICK,
+            "ppo", partial(Identity, space), env_steps=2500, gamma=0.0, hidden=(16,), **QUICK,
             **more,
         )  # fmt: skip
         assert rig.train().score() > 8 * 0.9
@@ -379,7 +379,7 @@ class TestLearns:
         """At the end of a chain waits 1; a bait at its beginning pays 0.001 a step."""
         settings = {"num_envs": 16, "horizon": 64, "minibatch_size": 256, "lr": "linear:2e-3:0"}
         chain = partial(gym.make, "assay/Chain-v0", length=24)
-        rig = Rig("ppo", chain, env_steps=25_600, rnd=rnd, entropy_coef=0.01, **settings)
+        rig = Rig("ppo", chain, env_steps=18_000, rnd=rnd, entropy_coef=0.01, **settings)
         assert (rig.train().score() == 1.0) == (rnd > 0)
 
     def test_cartpole(self) -> None:
@@ -390,7 +390,7 @@ class TestLearns:
         passed: list[bool] = []
         # The rounding of a processor decides which seed is unlucky: one of them scored 262 or 500.
         # Two of three have to be above 400, so that the third counts only where the others differ.
-        for seed in (1, 2, 3):
+        for seed in (2, 3, 1):
             rig = Rig("ppo", "CartPole-v1", env_steps=30_000, seed=seed, **settings)
             passed.append(rig.train().score() > 400)
             if passed.count(passed[-1]) == 2:

@@ -14,7 +14,7 @@ from assay.testing.algorithms import CannedReplay, Rig, make_batch
 from assay.testing.teams import TeamContract
 
 TWO_STEP = {
-    "num_envs": 8, "env_steps": 1500, "batch_size": 64, "buffer_size": 3000, "lr": 3e-3,
+    "num_envs": 8, "env_steps": 1200, "batch_size": 64, "buffer_size": 3000, "lr": 3e-3,
     "learning_starts": 64, "train_every": 4, "tau": 0.02, "hidden": (32,), "epsilon": 1.0,
 }  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_the_loss_is_the_one_computed_by_hand() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_it_finds_8_in_the_two_step_game_where_sums_find_7(seed: int) -> None:
     assert Rig("qmix", "assay/TwoStep-v0", seed=seed, **TWO_STEP).train().score(4) == 8.0
     assert Rig("vdn", "assay/TwoStep-v0", seed=seed, **TWO_STEP).train().score(4) == 7.0

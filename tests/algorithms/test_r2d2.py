@@ -327,13 +327,13 @@ class TestLearns:
     @pytest.mark.parametrize("memory", ["lstm", "gru", "transformer"])
     def test_to_remember(self, memory: str) -> None:
         settings = QUICK | {"sequence": 6, "memory": memory}
-        rig = Rig("r2d2", partial(Recall, 4), env_steps=5000, **settings)
+        rig = Rig("r2d2", partial(Recall, 4), env_steps=3000, **settings)
         assert rig.train().score(50) == 1.0  # without memory: 0.5
 
     def test_what_lies_before_the_sequence(self) -> None:
         """The cue is in the stored state and in the burn-in, not among the steps learned from."""
         settings = QUICK | {"sequence": 3, "burn_in": 2, "epsilon_alpha": 1.0}
-        rig = Rig("r2d2", partial(Recall, 4), env_steps=8000, **settings)
+        rig = Rig("r2d2", partial(Recall, 4), env_steps=4500, **settings)
         assert rig.train().score(50) == 1.0
 
     def test_the_right_answer_among_valid_ones(self) -> None:

@@ -158,7 +158,7 @@ def test_critics_are_normalised() -> None:
 
 
 QUICK = {
-    "gamma": 0.9, "hidden": (32,), "batch_size": 64, "lr": 0.003, "tau": 0.05, "updates": 1500,
+    "gamma": 0.9, "hidden": (32,), "batch_size": 64, "lr": 0.003, "tau": 0.05, "updates": 900,
 }  # fmt: skip
 
 

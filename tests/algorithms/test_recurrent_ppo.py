@@ -305,7 +305,7 @@ class TestLearns:
         from assay.envs.make import make_env
 
         task = partial(make_env, "assay/Recall-v0", env_kwargs={"delay": 3, "cues": 2})
-        rig = Rig("recurrent_ppo", task, env_steps=12_000, memory=memory, **QUICK)
+        rig = Rig("recurrent_ppo", task, env_steps=7_000, memory=memory, **QUICK)
         assert rig.train().score(40) > 0.9  # without memory: 0.5
 
     @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ class TestLearns:
         settings = QUICK | {"gamma": 0.0, "entropy_coef": 0.0}
         if isinstance(space, spaces.Box):
             settings["log_std_init"] = -1.0
-        rig = Rig("recurrent_ppo", partial(Identity, space), env_steps=8000, **settings)
+        rig = Rig("recurrent_ppo", partial(Identity, space), env_steps=4000, **settings)
         assert rig.train().score() > 8 * 0.85
 
 

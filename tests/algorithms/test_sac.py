@@ -261,7 +261,7 @@ class TestLearns:
     def test_to_reach(self, normalize: bool) -> None:
         # The best policy gets -1.2, standing still -8.8; without a bootstrap it is below -6.
         rig = Rig(
-            "sac", Reach, env_steps=3000, gamma=0.9, normalize_obs=normalize,
+            "sac", Reach, env_steps=1800, gamma=0.9, normalize_obs=normalize,
             normalize_reward=normalize, **QUICK,
         )  # fmt: skip
         assert rig.train().score() > -4
@@ -269,8 +269,8 @@ class TestLearns:
     @pytest.mark.parametrize("masked", [False, True])
     def test_the_right_answer(self, masked: bool) -> None:
         env = partial(Identity, spaces.Discrete(4), masked=masked)
-        assert Rig("sac", env, env_steps=1600, gamma=0.0, **QUICK).train().score() == 8.0
+        assert Rig("sac", env, env_steps=900, gamma=0.0, **QUICK).train().score() == 8.0
 
     def test_to_look_ahead(self) -> None:
-        rig = Rig("sac", Corridor, env_steps=3000, gamma=0.9, alpha=0.01, **QUICK)
+        rig = Rig("sac", Corridor, env_steps=2000, gamma=0.9, alpha=0.01, **QUICK)
         assert rig.train().score() == 1.0

@@ -121,7 +121,7 @@ class TestUpdate:
 
 
 QUICK = {
-    "gamma": 0.9, "hidden": (32,), "batch_size": 64, "lr": 0.003, "tau": 0.05, "updates": 1500,
+    "gamma": 0.9, "hidden": (32,), "batch_size": 64, "lr": 0.003, "tau": 0.05, "updates": 900,
 }  # fmt: skip
 
 

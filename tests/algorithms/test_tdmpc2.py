@@ -356,7 +356,7 @@ LEARNS: dict[str, Any] = {
 def test_learns_to_reach() -> None:
     # The best policy gets -1.2, standing still -8.8. With plans that are chosen blindly it is -18,
     # with a model that learns by values alone -2.3.
-    rig = Rig("tdmpc2", Reach, env_steps=700, learning_starts=200, **LEARNS)
+    rig = Rig("tdmpc2", Reach, env_steps=520, learning_starts=200, **LEARNS)
     assert rig.train().score() > -1.8
 
 
@@ -381,7 +381,7 @@ class FarAway(gym.Env[Any, Any]):
 def test_values_reach_beyond_the_plan() -> None:
     # The best policy gets about 16. Plans of two moves that see no value behind them get 6.6: for
     # most places the reward is too far, and moving costs.
-    rig = Rig("tdmpc2", FarAway, env_steps=1000, learning_starts=300, horizon=2, **LEARNS)
+    rig = Rig("tdmpc2", FarAway, env_steps=850, learning_starts=300, horizon=2, **LEARNS)
     assert rig.train().score() > 11
 
 

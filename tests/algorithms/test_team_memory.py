@@ -81,12 +81,12 @@ def learner(algorithm: str, steps: int = 100, **settings: Any) -> Rig:
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ippo", "mappo"])
 def test_agents_remember_a_cue(algorithm: str) -> None:
-    rig = learner(algorithm, 6_000, memory="gru", memory_size=16, chunk=8)
+    rig = learner(algorithm, 2_500, memory="gru", memory_size=16, chunk=8)
     assert rig.train().score(50) > 0.95
 
 
 def test_without_a_memory_the_cue_is_forgotten() -> None:
-    assert learner("ippo", 6_000).train().score(50) < 0.75  # 0.5 by chance
+    assert learner("ippo", 2_500).train().score(50) < 0.75  # 0.5 by chance
 
 
 def test_each_agent_has_a_memory_of_its_own() -> None:

@@ -179,7 +179,7 @@ class TestSettings:
 def test_learns_to_reach() -> None:
     # The best policy gets -1.2, standing still -8.8; without a bootstrap it is below -6.
     rig = Rig(
-        "tqc", Reach, env_steps=3000, num_envs=4, buffer_size=5000, learning_starts=200,
+        "tqc", Reach, env_steps=1800, num_envs=4, buffer_size=5000, learning_starts=200,
         train_every=4, lr=0.003, hidden=(32,), batch_size=64, tau=0.05, gamma=0.9,
         n_critics=3, n_quantiles=9,
     )  # fmt: skip

@@ -28,14 +28,14 @@ GRID, MINATAR = "MiniGrid-Empty-5x5-v0", "MinAtar/Breakout-v1"
 SUITE = "dm_control/cartpole-swingup-v0"
 FORAGING, WAREHOUSE = "Foraging-5x5-2p-1f-v3", "rware-tiny-2ag-v2"
 ON_POLICY: dict[str, Any] = {
-    "env_steps": 256, "num_envs": 2, "horizon": 32, "minibatch_size": 32, "epochs": 1,
+    "env_steps": 128, "num_envs": 2, "horizon": 16, "minibatch_size": 32, "epochs": 1,
 }  # fmt: skip
 OFF_POLICY: dict[str, Any] = {
-    "env_steps": 160, "num_envs": 1, "learning_starts": 32, "train_every": 8, "batch_size": 8,
+    "env_steps": 96, "num_envs": 1, "learning_starts": 32, "train_every": 8, "batch_size": 8,
     "buffer_size": 200,
 }  # fmt: skip
 QUIET: dict[str, Any] = {
-    "eval_every": 0, "eval_episodes": 1, "checkpoint_every": 64, "log_every": 64, "sinks": (),
+    "eval_every": 0, "eval_episodes": 1, "checkpoint_every": 48, "log_every": 32, "sinks": (),
     "compile": False, "preset": False, "seed": 5, "max_episode_steps": 40, "device": "cpu",
 }  # fmt: skip
 
@@ -131,42 +131,38 @@ def test_eaten_food_ends_an_episode_of_foraging() -> None:
 def test_ippo_learns_to_forage(tmp_path: Path) -> None:
     rest = ("checkpoint_every", "max_episode_steps", "preset")
     quiet = {key: value for key, value in QUIET.items() if key not in rest}
-    run = assay.train("ippo", FORAGING, env_steps=12_288, root=tmp_path, **quiet)
+    run = assay.train("ippo", FORAGING, env_steps=8_192, root=tmp_path, **quiet)
     # All food is 0.5, random actions get 0.22 [0.21, 0.23]. Without chance, two agents that want
     # to the same place stand in each other's way.
-    assert run.evaluate(100, sampled=True).mean > 0.42
-
-
-def draws_offscreen() -> bool:
-    """Return whether dm_control can render here; in a process of its own, for it may abort."""
-    code = (
-        "from assay.envs.make import make_vector; "
-        f"make_vector('{SUITE}', env_kwargs={{'pixels': 8}}).reset(0)"
-    )
-    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    assert run.evaluate(100, sampled=True).mean > 0.33
 
 
 @suite
 def test_the_suite_trains_from_pixels(tmp_path: Path) -> None:
-    if not draws_offscreen():
-        pytest.skip("OpenGL does not render here")
-    # OpenGL is chosen once per process, perhaps by another test.
+    # OpenGL is chosen once per process, perhaps by another test, and may abort it.
     code = f"from test_env_families import train_from_pixels; train_from_pixels('{tmp_path}')"
     place = Path(__file__).parent
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=place)
+    if done.returncode and DRAWN not in done.stdout:
+        pytest.skip("OpenGL does not render here")
     assert done.returncode == 0, done.stderr
 
 
+DRAWN = "OpenGL renders here"
+
+
 def train_from_pixels(place: str) -> None:
-    kwargs = {"env_kwargs": {"pixels": 40}}
-    settings = settings_of("sac", kwargs) | {"env_steps": 80, "hidden": (16,)}
-    run = assay.train("sac", SUITE, root=place, **settings)
-    space = run.agent().observations.space
-    assert space == gym.spaces.Box(0, 255, (3, 40, 40, 3), np.uint8)
+    make_vector(SUITE, env_kwargs={"pixels": 8}).reset(0)
+    print(DRAWN, flush=True)
     envs = make_vector(SUITE, 2, env_kwargs={"pixels": 16, "frame_stack": 2, "camera_id": 1})
     obs = envs.reset(seed=0)
     assert (obs.shape, envs.frame_stack) == ((2, 2, 16, 16, 3), 2)
     assert obs.std() > 5  # something is drawn
+    kwargs = {"env_kwargs": {"pixels": 40}, "max_episode_steps": 8}
+    settings = settings_of("sac", kwargs) | {"env_steps": 48, "hidden": (16,)}
+    run = assay.train("sac", SUITE, root=place, **settings)
+    space = run.agent().observations.space
+    assert space == gym.spaces.Box(0, 255, (3, 40, 40, 3), np.uint8)
     with make_vector(SUITE, 1, backend="processes", env_kwargs={"pixels": 16}) as apart:
         assert apart.reset(seed=0).std() > 5
     single = make_vector(SUITE, 1, env_kwargs={"pixels": 16, "frame_stack": 1})

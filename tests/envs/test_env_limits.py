@@ -17,6 +17,7 @@ from gymnasium.wrappers import TimeLimit
 import assay
 from assay.core.errors import ConfigError, EnvError
 from assay.core.types import Action
+from assay.envs import make
 from assay.envs.limits import EPISODE_BOUND
 from assay.envs.make import make_env, make_vector
 from assay.evaluation.evaluate import evaluate, rows_to_evaluate
@@ -25,6 +26,17 @@ from assay.loops.events import CheckpointSaved
 from assay.testing.algorithms import assert_same_run
 
 LONG = 10**9
+
+
+@pytest.fixture
+def low_bound(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let episodes that nothing else ends be truncated after 100 steps."""
+    for module in ("limits", "make"):
+        monkeypatch.setattr(f"assay.envs.{module}.EPISODE_BOUND", 100)
+    defaults = make._from_factory.__defaults__
+    assert defaults is not None and defaults[-1] == EPISODE_BOUND
+    monkeypatch.setattr(make._from_factory, "__defaults__", (*defaults[:-1], 100))
+    return 100
 
 
 class Always:
@@ -156,36 +168,46 @@ def caught(function: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", ["sync", "processes"])
-def test_an_environment_without_a_limit_is_bounded_with_one_warning(backend: Any) -> None:
+def test_an_environment_without_a_limit_is_bounded_with_one_warning(
+    backend: Any, low_bound: int
+) -> None:
     with make_vector(endless, 2, backend=backend) as envs:
         assert envs.limit is None
-        said = caught(lambda: lengths_are(envs, 2 * EPISODE_BOUND, [[EPISODE_BOUND] * 2] * 2))
+        said = caught(lambda: lengths_are(envs, 2 * low_bound, [[low_bound] * 2] * 2))
     assert len(said) == 1
-    assert "'endless' did not end within 10,000 steps" in said[0]
+    assert "'endless' did not end within 100 steps" in said[0]
     assert "max_episode_steps" in said[0]
+
+
+def test_the_bound_is_ten_thousand_steps() -> None:
+    envs = make_vector(endless, 1)
+    (said,) = caught(lambda: lengths_are(envs, EPISODE_BOUND, [[10_000]]))
+    assert "'endless' did not end within 10,000 steps" in said
 
 
 def lengths_are(envs: Any, steps: int, expected: list[list[int]]) -> None:
     assert lengths(envs, steps) == expected
 
 
-def test_who_ends_in_time_hears_nothing() -> None:
-    envs = make_vector(lambda: Counter(EPISODE_BOUND, truncates=True), 1)
-    assert caught(lambda: lengths_are(envs, EPISODE_BOUND, [[EPISODE_BOUND]])) == []
-    asked = make_vector(endless, 1, max_episode_steps=EPISODE_BOUND)
-    assert caught(lambda: lengths_are(asked, EPISODE_BOUND, [[EPISODE_BOUND]])) == []
+def test_who_ends_in_time_hears_nothing(low_bound: int) -> None:
+    envs = make_vector(lambda: Counter(low_bound, truncates=True), 1)
+    assert caught(lambda: lengths_are(envs, low_bound, [[low_bound]])) == []
+    asked = make_vector(endless, 1, max_episode_steps=low_bound)
+    assert caught(lambda: lengths_are(asked, low_bound, [[low_bound]])) == []
 
 
 @pytest.mark.parametrize("env", [Counter(LONG), SyncVectorEnv([endless])])
-def test_objects_are_left_alone_in_training_and_bounded_in_evaluation(env: Any) -> None:
-    assert lengths(make_vector(env), EPISODE_BOUND + 1) == [[]]
+def test_objects_are_left_alone_in_training_and_bounded_in_evaluation(
+    env: Any, low_bound: int
+) -> None:
+    assert lengths(make_vector(env), low_bound + 1) == [[]]
     results: list[Any] = []
     said = caught(lambda: results.append(evaluate(Always(), env, episodes=2, seed=0)))
-    assert len(said) == 1 and "did not end within 10,000 steps" in said[0]
-    assert results[0].lengths.tolist() == [EPISODE_BOUND] * 2
+    assert len(said) == 1 and "did not end within 100 steps" in said[0]
+    assert results[0].lengths.tolist() == [low_bound] * 2
     assert results[0].truncated.all() and not results[0].terminated.any()
     # 1 + 2 + ... of the counter
-    assert results[0].returns.tolist() == [EPISODE_BOUND * (EPISODE_BOUND + 1) / 2] * 2
+    assert results[0].returns.tolist() == [low_bound * (low_bound + 1) / 2] * 2
 
 
 class Sometimes(Counter):
@@ -232,12 +254,13 @@ def test_an_evaluation_in_a_world_without_an_end_steps_four_copies() -> None:
     assert rows_to_evaluate("CartPole-v1", 16).num_envs == 16
 
 
-def test_a_longer_limit_of_its_own_is_not_cut_in_evaluation() -> None:
-    longer = EPISODE_BOUND + 5
+def test_a_longer_limit_of_its_own_is_not_cut_in_evaluation(low_bound: int) -> None:
+    longer = low_bound + 5
     result = evaluate(Always(), TimeLimit(Counter(LONG), longer), episodes=1, seed=0)
     assert result.lengths.tolist() == [longer] and result.truncated.all()
 
 
+@pytest.mark.usefixtures("low_bound")
 def test_cliff_walking_is_evaluated() -> None:
     said = caught(lambda: evaluate(Always(), "CliffWalking-v1", episodes=2, seed=0))
     assert len(said) == 1 and "'CliffWalking-v1'" in said[0]
@@ -258,8 +281,8 @@ def test_a_limit_counts_the_steps_of_an_atari_game(backend: Any, training: bool)
 # ---------------------------------------------------------------------- runs
 
 QUICK: dict[str, Any] = {
-    "env_steps": 600, "num_envs": 2, "learning_starts": 40, "hidden": (8,), "batch_size": 8,
-    "eval_every": 300, "eval_episodes": 2, "checkpoint_every": 100, "log_every": 50, "sinks": (),
+    "env_steps": 200, "num_envs": 2, "learning_starts": 40, "hidden": (8,), "batch_size": 8,
+    "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 80, "log_every": 20, "sinks": (),
     "compile": False, "preset": False, "seed": 3,
 }  # fmt: skip
 
@@ -287,11 +310,11 @@ def test_a_run_keeps_its_limit_and_resumes_exactly(env: Any, limit: int, tmp_pat
     assert whole.evaluate(3).lengths.max() <= limit
 
 
-def test_the_bound_is_saved_in_the_middle_of_an_episode() -> None:
+def test_the_bound_is_saved_in_the_middle_of_an_episode(low_bound: int) -> None:
     made = [make_vector(lambda: SavesItself(LONG), 1) for _ in range(2)]
     one, two = made
     one.reset(seed=0)
-    for _ in range(EPISODE_BOUND - 2):
+    for _ in range(low_bound - 2):
         one.step(np.array([0]))
     state = one.get_state()
     assert state is not None

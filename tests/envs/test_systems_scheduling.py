@@ -343,7 +343,7 @@ def test_no_torch() -> None:
 def test_ppo_learns_to_schedule(tmp_path: Path) -> None:
     # In seconds, from a policy that starts jobs at random to far better than one.
     kwargs = {"jobs": 64}
-    settings: dict[str, Any] = {"env_steps": 40_000, "num_envs": 16, "horizon": 64, "epochs": 6}
+    settings: dict[str, Any] = {"env_steps": 24_000, "num_envs": 16, "horizon": 64, "epochs": 6}
     settings |= {"minibatch_size": 256, "lr": "linear:2e-3:0", "eval_episodes": 1}
     run = assay.train("ppo", ID, root=tmp_path, seed=1, env_kwargs=kwargs, **settings)
     with make_vector(ID, 40, env_kwargs=kwargs) as envs:

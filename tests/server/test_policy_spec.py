@@ -171,7 +171,7 @@ plain = st.recursive(
 
 
 @given(st.dictionaries(st.text(), plain, max_size=4))
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_plain_json_breaks_the_reader(values: dict[str, Any]) -> None:
     try:
         spec = read_spec(json.dumps(values))
@@ -181,7 +181,7 @@ def test_no_plain_json_breaks_the_reader(values: dict[str, Any]) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=3), plain, max_size=4))
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_settings_keep_their_hash_through_json(settings: dict[str, Any]) -> None:
     try:
         spec = read_spec(changed(settings=settings))

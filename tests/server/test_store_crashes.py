@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-KILLS = int(os.environ.get("ASSAY_KILLS", "50"))
+KILLS = int(os.environ.get("ASSAY_KILLS", "20"))
 
 
 def run(*command: str, **options: object) -> str:

@@ -82,7 +82,7 @@ def reason_of(batch: pb.Batch, name: str = "vector") -> Reason:
     patches=st.dictionaries(st.integers(0, 2**64 - 1), FLOATS, max_size=3),
     frame=st.sampled_from([FRAME_BYTES, 1500]),
 )  # fmt: skip
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_batch_comes_out_as_it_went_in(
     name: str, steps: int, seed: int, compress: bool, event: bool, patches: Any, frame: int
 ) -> None:
@@ -100,7 +100,7 @@ def test_a_batch_comes_out_as_it_went_in(
 
 
 @given(name=st.sampled_from(sorted(SPECS)), steps=st.integers(1, 300), seed=st.integers(0, 100))
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_map_is_what_the_standard_serialiser_writes(name: str, steps: int, seed: int) -> None:
     layout = LAYOUTS[name]
     batch = encode(experience(SPECS[name], steps, seed), layout)
@@ -371,7 +371,7 @@ def outcome(data: bytes, name: str) -> Reason | None:
 
 
 @given(st.binary(max_size=400), st.sampled_from(sorted(SPECS)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_random_bytes_are_refused(data: bytes, name: str) -> None:
     assert outcome(data, name) is not None
     batch = encode(experience(SPECS[name], 3), LAYOUTS[name])

@@ -104,7 +104,7 @@ anything = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(anything, anything, st.booleans(), st.booleans())
 def test_nothing_makes_it_raise_or_leave_the_space(obs, mask, masks, has_model):
     client = agent(safe=1, masks=masks)

@@ -113,7 +113,7 @@ def test_rewards_without_steps_are_bounded_as_well():
         assert count <= 10
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(
     st.sampled_from(["block", "drop_oldest", "reservoir"]),
     st.lists(st.tuples(st.sampled_from("otax"), st.integers(1, 4)), max_size=80),

@@ -37,7 +37,7 @@ def identity(head: arch.Head, n: int, **tensors: np.ndarray) -> Policy:
     return Policy(make_snapshot(architecture, arrays | tensors))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=60),
     st.floats(0, 1, exclude_max=True),

@@ -56,7 +56,7 @@ def test_a_number_that_was_given_and_not_used_leaves_no_gap():
     assert window.number(4) == 3 and window.dropped_before(3) == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     items=st.integers(1, 25),
     bad=st.sets(st.integers(1, 25)),

@@ -67,7 +67,7 @@ def test_a_difference_leads_to_the_very_bytes() -> None:
     assert back is not None and apply_delta(RESULT, back, sha(BASE)) == BASE
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 400),
     st.binary(max_size=40),
@@ -148,7 +148,7 @@ def test_a_window_larger_than_what_comes_out_is_refused() -> None:
         apply_delta(BASE, preamble() + body, sha(RESULT))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(DELTA) - 1), st.integers(0, 255)), min_size=1, max_size=8

@@ -7,7 +7,7 @@ import os
 import kill_gateway
 import pytest
 
-KILLS = int(os.environ.get("ASSAY_GATEWAY_KILLS", "50"))
+KILLS = int(os.environ.get("ASSAY_GATEWAY_KILLS", "20"))
 
 
 @pytest.mark.slow

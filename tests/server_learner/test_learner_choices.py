@@ -23,9 +23,9 @@ IMPLICIT = {"cosines": 8, "quantiles": 8, "target_quantiles": 8}
 @pytest.mark.parametrize(
     ("algorithm", "batches", "settings"),
     [
-        ("ppo", 24, ON_POLICY | {"horizon": 16, "num_envs": 8, "minibatch_size": 32, "seed": 2}),
-        ("a2c", 50, ON_POLICY | {"horizon": 32, "optimizer": "adam", "seed": 2}),
-        ("impala", 50, ON_POLICY | {"horizon": 32, "optimizer": "adam", "seed": 2}),
+        ("ppo", 20, ON_POLICY | {"horizon": 16, "num_envs": 8, "minibatch_size": 32, "seed": 2}),
+        ("a2c", 40, ON_POLICY | {"horizon": 32, "optimizer": "adam", "seed": 2}),
+        ("impala", 40, ON_POLICY | {"horizon": 32, "optimizer": "adam", "seed": 2}),
         ("dqn", 30, VALUE | GREEDY | {"n_step": 3}),
         ("qrdqn", 30, VALUE | GREEDY | {"quantiles": 8, "seed": 2}),
         ("c51", 30, VALUE | GREEDY | {"atoms": 21, "v_min": -1, "v_max": 1, "seed": 2}),
@@ -49,6 +49,6 @@ def test_cartpole() -> None:
     spec = spec_for(gym.make("CartPole-v1"), "ppo", **settings)
     server = Server(spec)
     clients = [Client(server, gym.make("CartPole-v1"), str(i), i) for i in range(4)]
-    train(server, clients, 80, 128)
+    train(server, clients, 60, 128)
     played = [total for client in clients for total in client.totals[-5:]]
     assert np.mean(played) > 120  # chance balances for 22 steps

@@ -175,7 +175,6 @@ def rewritten(study: Study, change: Callable[[dict], object]) -> None:
     (study.path / "state.json").unlink()
 
 
-@pytest.mark.slow
 def test_an_incumbent_that_earned_it(won: Study) -> None:
     assert reasons(won) == [] and won.book()[0].incumbent == "c2"
 

@@ -8,7 +8,7 @@ it small:
         settings = {"hidden": (16,), "batch_size": 8, "learning_starts": 8}
 
 What it handles is read from its registration: every action space that it declares is tried, with
-observations of every kind, and with action masks where actions are discrete.
+observations of every kind, and every other one with action masks where actions are discrete.
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ class AlgorithmContract:
     algorithm: ClassVar[str]
     settings: ClassVar[Mapping[str, Any]] = {}
     updates: ClassVar[int] = 4
-    span: ClassVar[int] = 96
+    span: ClassVar[int] = 64
     lowered: ClassVar[bool] = False
     recorded: ClassVar[bool] = True
     compiled_settings: ClassVar[Mapping[str, Any]] = {}
@@ -378,10 +378,10 @@ class AlgorithmContract:
         """Yield the environments to try."""
         declared = registry.get(self.algorithm).spec.actions
         for kind in declared:
-            for name, space in ACTION_SPACES[kind].items():
-                yield Case(name, space)
-                if kind != "Box":
-                    yield Case(f"{name}_masked", space, masked=True)
+            for i, (name, space) in enumerate(ACTION_SPACES[kind].items()):
+                # The harder one of two has the masks: what goes wrong goes wrong with them too.
+                masked = kind != "Box" and i % 2 == 1
+                yield Case(f"{name}_masked" if masked else name, space, masked=masked)
         first = next(iter(ACTION_SPACES[declared[0]].values()))
         for observe in ("discrete", "image", "dict"):
             yield Case(f"sees_{observe}", first, observe)
@@ -438,7 +438,7 @@ class AlgorithmContract:
         rig = self.rig(case, num_envs=3)
         space = rig.env.spaces.action
         for explore in (True, False):
-            for _ in range(20):
+            for _ in range(10):
                 obs, carry = rig.obs, rig.collector.carry
                 choice = rig.algorithm.act(obs, carry, explore)
                 assert isinstance(choice.action, np.ndarray)
@@ -528,7 +528,7 @@ class AlgorithmContract:
             pair = [rig.algorithm.act(rig.obs, rig.collector.carry, True) for rig in (one, two)]
             assert_same(pair[0].action, pair[1].action, "action")
             assert_same(pair[0].extras, pair[1].extras, "extras")
-        metrics = [rig.learn(self.updates) for rig in (one, two)]
+        metrics = [rig.learn((self.updates + 1) // 2) for rig in (one, two)]
         assert metrics[0] == metrics[1]
         assert_same(one.algorithm.state(), two.algorithm.state())
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from assay.data.dataset import Dataset
 from assay.data.files import save
 from assay.envs.make import EnvLike
-from assay.testing.algorithms import AlgorithmContract, Rig
+from assay.testing.algorithms import AlgorithmContract, Case, Rig
 from assay.testing.offline import record
 
 
@@ -43,6 +43,14 @@ class ImitationContract(AlgorithmContract):
     """The checks of `AlgorithmContract` for an algorithm that imitates episodes."""
 
     make_rig: ClassVar[type[Rig]] = ImitationRig
+    _recorded: ClassVar[dict[tuple[type, str], Dataset]] = {}
+
+    def rig(self, case: Case, **options: Any) -> Rig:
+        """Return the algorithm on the environments of a case, whose data are recorded once."""
+        key = (type(self), case.name)
+        if key not in self._recorded:
+            self._recorded[key] = record(case.factory(), episodes=5)
+        return super().rig(case, data=self._recorded[key], **options)
 
     def budget(self, factory: Callable[[], Any], directory: Path, total: int) -> dict[str, Any]:
         """Return a number of steps, and a file of episodes."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 import torch
 
 from assay.core.types import Action, Tree
@@ -25,7 +26,7 @@ from assay.loops.collect import Collector
 from assay.loops.config import resolve
 from assay.loops.table import make_loop
 from assay.loops.training import build_algorithm
-from assay.testing.algorithms import AlgorithmContract, Rig
+from assay.testing.algorithms import AlgorithmContract, Case, Rig
 from assay.testing.envs import Reach
 
 Behaviour = Callable[[Any, np.random.Generator], Any]
@@ -126,11 +127,33 @@ class OfflineContract(AlgorithmContract):
     """The checks of `AlgorithmContract` for an algorithm that learns from recorded data."""
 
     make_rig: ClassVar[type[Rig]] = OfflineRig
-    span: ClassVar[int] = 40
+    span: ClassVar[int] = 32
+    _recorded: ClassVar[dict[tuple[type, str], Dataset]] = {}
+
+    def record(self, factory: Callable[[], Any]) -> Dataset:
+        """Return what to learn from in an environment."""
+        return record(factory)
+
+    def rig(self, case: Case, **options: Any) -> Rig:
+        """Return the algorithm on the environments of a case, whose data are recorded once."""
+        key = (type(self), case.name)
+        if key not in self._recorded:
+            self._recorded[key] = self.record(case.factory())
+        return super().rig(case, data=self._recorded[key], **options)
 
     def budget(self, factory: Callable[[], Any], directory: Path, total: int) -> dict[str, Any]:
         """Return a number of updates, and a file of data."""
         path = directory / "data.npz"
         if not path.exists():
-            save(record(factory), path)
+            save(self.record(factory), path)
         return {"updates": total, "data": str(path)}
+
+    @pytest.mark.parametrize("saves", [False], ids=["env_cannot_save"])
+    def test_killed_run_ends_like_the_undisturbed_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: bool
+    ) -> None:
+        """A run that dies between two checkpoints and is resumed ends bit for bit the same.
+
+        It steps no environment that could be saved.
+        """
+        super().test_killed_run_ends_like_the_undisturbed_one(tmp_path, monkeypatch, saves)

@@ -218,31 +218,25 @@ class TestRefused:
 class TestNoEffect:
     """A change that never reached a run, or moved nothing, is not called rejected."""
 
-    def study(self, tmp_path: Path, site: Path, run: Runner) -> Study:
+    def test_what_moves_nothing_is_told_from_what_works(
+        self, tmp_path: Path, site: Path, run: Runner
+    ) -> None:
         study = installed(tmp_path, site, "pth")
         run.baseline(study)
-        return study
-
-    def test_files_that_no_run_loads(self, tmp_path: Path, site: Path, run: Runner) -> None:
-        study = self.study(tmp_path, site, run)
-        propose(study, patch=diff(study.root, {"src/toyrl/unused.py": "WIDTH = 256\n"}))
-        seen = run.judged(study, "c1")
-        assert seen.outcome == "no effect"
-        assert "no run loaded 'src/toyrl/unused.py'" in seen.reasons[0]
-        assert study.history().status["c1"] == "no-effect"
+        patches = {
+            "unused": {"src/toyrl/unused.py": "WIDTH = 256\n"},
+            "same": {"config.yaml": "0.0010"},
+            "works": {"config.yaml": "0.009"},
+        }
+        seen = {}
+        for name, files in patches.items():
+            propose(study, name, patch=diff(study.root, files))
+            seen[name] = run.judged(study, name)
+        assert seen["unused"].outcome == seen["same"].outcome == "no effect"
+        assert "no run loaded 'src/toyrl/unused.py'" in seen["unused"].reasons[0]
+        assert study.history().status["unused"] == "no-effect"
+        said = seen["same"].reasons[0]
+        assert "equals that of base to the last digit on all 5 seeds" in said
+        assert seen["works"].outcome != "no effect" and seen["works"].comparison is not None
+        assert seen["works"].comparison.effect == pytest.approx(8.0)
         assert problems(study) == ""
-
-    def test_scores_that_equal_the_baselines(self, tmp_path: Path, site: Path, run) -> None:
-        study = self.study(tmp_path, site, run)
-        propose(study, patch=diff(study.root, {"config.yaml": "0.0010"}))
-        seen = run.judged(study, "c1")
-        assert seen.outcome == "no effect"
-        assert "equals that of base to the last digit on all 5 seeds" in seen.reasons[0]
-        assert problems(study) == ""
-
-    def test_a_change_of_a_configuration_that_works_is_judged(self, tmp_path, site, run) -> None:
-        study = self.study(tmp_path, site, run)
-        propose(study, patch=diff(study.root, {"config.yaml": "0.009"}))
-        seen = run.judged(study, "c1")
-        assert seen.outcome != "no effect" and seen.comparison is not None
-        assert seen.comparison.effect == pytest.approx(8.0)
