@@ -25,7 +25,7 @@ from supervisor_world import world
 
 from assay.core.errors import MissingExtraError
 from assay.server.client.spaces import make_spec
-from assay.server.executor.base import Executor, ExecutorError, Handle, LearnerCrashed
+from assay.server.executor.base import Executor, ExecutorError, LearnerCrashed
 from assay.server.executor.ray import RayExecutor
 from assay.server.learner.messages import LearnerSettings
 from assay.server.store.store import Store
@@ -67,16 +67,6 @@ class TestRay(ExecutorContract):
 
     def make(self) -> Executor:
         return RayExecutor(self.cluster.address, patience=PATIENCE)
-
-    def answering(self, executor: Executor) -> Handle:
-        """Return a learner that has answered; on a busy machine Ray itself may lose a call."""
-        for _ in range(4):
-            try:
-                return super().answering(executor)
-            except LearnerCrashed as error:
-                if "temporarily unavailable" not in str(error):
-                    raise
-        return super().answering(executor)
 
     def test_a_learner_is_found_again_after_its_server_was_killed(
         self, executor: Executor, tmp_path: Path
@@ -137,6 +127,22 @@ class TestRay(ExecutorContract):
         first.kill()  # has no say any more
         first.stop(1.0)
         assert second.call({"method": "echo"}, timeout=LONG)[0]["calls"] == 2
+
+    def test_an_earlier_handle_is_told_without_a_call(self, executor: Executor) -> None:
+        first = self.spawn(executor)
+        assert self.spawn(executor).health().alive
+        wait_until(lambda: not first.health().alive, "it has heard of the other one")
+        with pytest.raises(LearnerCrashed, match="taken the place"):
+            first.call({"method": "echo"}, timeout=LONG)
+
+    def test_no_learner_begins_in_a_process_that_is_being_killed(self, executor: Executor) -> None:
+        pids = set()
+        for _ in range(4):
+            handle = self.spawn(executor)
+            pids.add(handle.health().pid)
+            with pytest.raises(LearnerCrashed, match="a bug of the learner"):
+                handle.call({"method": "fail"}, timeout=LONG)
+        assert len(pids) == 4
 
     def test_ray_begins_a_crashed_learner_again_by_itself(self, executor: Executor) -> None:
         first = self.spawn(executor)

@@ -333,7 +333,7 @@ class TestReplay:
         feed = server.learner.feed
         assert isinstance(feed, ReplayFeed)
         replay = feed.replay
-        leaf = replay._leaves[0]
+        (leaf,) = replay._leaves.values()
         held = range(max(0, feed.written - replay.slots), feed.written)
         return [
             (

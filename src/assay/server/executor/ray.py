@@ -96,9 +96,9 @@ class LearnerActor:
             self._host, self._token = None, b""
         return b""
 
-    def rss(self) -> bytes:
-        """Return how much memory the process holds."""
-        return b"%d" % psutil.Process().memory_info().rss
+    def rss(self, token: bytes) -> bytes:
+        """Return how much memory the process holds; nothing, as `call`, for another learner."""
+        return b"%d" % psutil.Process().memory_info().rss if token == self._token else b""
 
 
 class RayHandle(Handle):
@@ -137,8 +137,7 @@ class RayHandle(Handle):
         except self._ray.exceptions.RayError as error:
             raise self._lost(error) from None
         if not reply:
-            self._end = self._end or f"Another learner has taken the place of '{self._name}'."
-            raise LearnerCrashed(self._end)
+            raise self._replaced()
         return unpack(reply)
 
     def health(self) -> Health:
@@ -163,13 +162,22 @@ class RayHandle(Handle):
             if not self._ray.wait([self._asked], timeout=0)[0]:
                 return
             try:
-                self._rss = int(self._ray.get(self._asked))
+                rss = self._ray.get(self._asked)
             except self._ray.exceptions.RayError as error:
                 self._lost(error)
+            else:
+                self._rss = int(rss or 0)
+                if not rss:
+                    self._replaced()
             self._asked = None
         elif time.monotonic() - self._asked_at > _HEALTH_S:
             self._asked_at = time.monotonic()
-            self._asked = self._actor.rss.options(concurrency_group="health").remote()
+            self._asked = self._actor.rss.options(concurrency_group="health").remote(self._token)
+
+    def _replaced(self) -> LearnerCrashed:
+        """Ray has begun its actor again, or the actor was given another learner."""
+        self._end = self._end or f"Another learner has taken the place of '{self._name}'."
+        return LearnerCrashed(self._end)
 
     def _lost(self, error: Exception) -> LearnerCrashed:
         if self._end is None:
@@ -183,6 +191,7 @@ class RayHandle(Handle):
         """Have Ray begin the actor again; the next `spawn` finds it by its name."""
         self._note_end(how)
         if self._executor.current(self._name) is self:
+            self._executor.killed[self._name] = (self._node, self._pid)
             self._ray.kill(self._actor, no_restart=False)
 
     def _remove(self, how: str) -> None:
@@ -239,6 +248,7 @@ class RayExecutor:
         self._lock = threading.Lock()
         self._handles: dict[str, RayHandle] = {}
         self._restarts: dict[str, int] = {}
+        self.killed: dict[str, tuple[str, int]] = {}  # node and process of a name's last learner
         self._closed = False
 
     def spawn(
@@ -292,7 +302,10 @@ class RayExecutor:
             now = time.monotonic()
             left = max(0.0, (half if now < half else until) - now)
             try:
-                return actor, json.loads(self.ray.get(actor.begin.remote(request), timeout=left))
+                known = json.loads(self.ray.get(actor.begin.remote(request), timeout=left))
+                if (known["node"], known["pid"]) != self.killed.get(name):
+                    return actor, known
+                time.sleep(_AGAIN_S)  # Ray has yet to kill it
             except errors.GetTimeoutError:
                 # It waits for a node, or hangs in a call of a server that is gone.
                 self.ray.kill(actor)
