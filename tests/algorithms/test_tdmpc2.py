@@ -380,9 +380,9 @@ class FarAway(gym.Env[Any, Any]):
 
 def test_values_reach_beyond_the_plan() -> None:
     # The best policy gets about 16. Plans of two moves that see no value behind them get 6.6: for
-    # most places the reward is too far, and moving costs.
-    rig = Rig("tdmpc2", FarAway, env_steps=850, learning_starts=300, horizon=2, **LEARNS)
-    assert rig.train().score() > 11
+    # most places the reward is too far, and moving costs. What has not learned gets 12.6.
+    rig = Rig("tdmpc2", FarAway, env_steps=1200, learning_starts=300, horizon=2, **LEARNS)
+    assert rig.train().score() > 14.5
 
 
 @pytest.mark.gpu
