@@ -28,7 +28,7 @@ QUIETLY := -qq --no-compile --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 PACKAGES := git-packages cpp-packages postgres-packages openssl-packages ssh-packages
 PACKAGES += browser-packages
-BEFORE_TESTS := cpp-packages setup lint types contracts collect cpp clients $(PACKAGES)
+BEFORE_TESTS := lint types contracts collect cpp clients $(PACKAGES)
 # Hundreds of processes read what the first ones compiled, whatever this shell says.
 export PYTHONDONTWRITEBYTECODE :=
 # A literal comma would end an argument of `call`.

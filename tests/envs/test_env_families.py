@@ -131,10 +131,10 @@ def test_eaten_food_ends_an_episode_of_foraging() -> None:
 def test_ippo_learns_to_forage(tmp_path: Path) -> None:
     rest = ("checkpoint_every", "max_episode_steps", "preset")
     quiet = {key: value for key, value in QUIET.items() if key not in rest}
-    run = assay.train("ippo", FORAGING, env_steps=8_192, root=tmp_path, **quiet)
+    run = assay.train("ippo", FORAGING, env_steps=12_288, root=tmp_path, **quiet)
     # All food is 0.5, random actions get 0.22 [0.21, 0.23]. Without chance, two agents that want
     # to the same place stand in each other's way.
-    assert run.evaluate(100, sampled=True).mean > 0.33
+    assert run.evaluate(100, sampled=True).mean > 0.42
 
 
 @suite

@@ -86,11 +86,11 @@ def test_torchscript_acts_as_the_agent(case: str, tmp_path: Path) -> None:
     check(case, tmp_path / "policy.pt", "torchscript")
 
 
+# An LSTM is compared below, step by step.
 ON_ONNX = [
     "ppo box", "ppo masked", "ppo multi-binary", "ppo image", "dqn", "recurrent gru",
     "transformer", "dreamer masked", "dreamer image",
 ]  # fmt: skip
-# An LSTM is below.
 
 
 @needs_onnx

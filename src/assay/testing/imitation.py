@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from assay.data.dataset import Dataset
-from assay.data.files import save
 from assay.envs.make import EnvLike
-from assay.testing.algorithms import AlgorithmContract, Case, Rig
-from assay.testing.offline import record
+from assay.testing.algorithms import Rig
+from assay.testing.offline import RecordedContract, record
 
 
 class ImitationRig(Rig):
@@ -39,22 +38,16 @@ class ImitationRig(Rig):
         return record(env, episodes=5) if self._data is None else self._data
 
 
-class ImitationContract(AlgorithmContract):
+class ImitationContract(RecordedContract):
     """The checks of `AlgorithmContract` for an algorithm that imitates episodes."""
 
     make_rig: ClassVar[type[Rig]] = ImitationRig
-    _recorded: ClassVar[dict[tuple[type, str], Dataset]] = {}
 
-    def rig(self, case: Case, **options: Any) -> Rig:
-        """Return the algorithm on the environments of a case, whose data are recorded once."""
-        key = (type(self), case.name)
-        if key not in self._recorded:
-            self._recorded[key] = record(case.factory(), episodes=5)
-        return super().rig(case, data=self._recorded[key], **options)
+    def record(self, factory: Callable[[], Any]) -> Dataset:
+        """Return the episodes to imitate in an environment."""
+        return record(factory, episodes=5)
 
     def budget(self, factory: Callable[[], Any], directory: Path, total: int) -> dict[str, Any]:
         """Return a number of steps, and a file of episodes."""
-        path = directory / "expert.npz"
-        if not path.exists():
-            save(record(factory, episodes=5), path)
-        return {**super().budget(factory, directory, total), "expert": str(path)}
+        steps = super().budget(factory, directory, total)
+        return {**steps, "expert": self.file(factory, directory)}

@@ -123,11 +123,9 @@ class OfflineRig(Rig):
         return self
 
 
-class OfflineContract(AlgorithmContract):
-    """The checks of `AlgorithmContract` for an algorithm that learns from recorded data."""
+class RecordedContract(AlgorithmContract):
+    """The checks of `AlgorithmContract` with data, which are recorded once for each case."""
 
-    make_rig: ClassVar[type[Rig]] = OfflineRig
-    span: ClassVar[int] = 32
     _recorded: ClassVar[dict[tuple[type, str], Dataset]] = {}
 
     def record(self, factory: Callable[[], Any]) -> Dataset:
@@ -135,18 +133,29 @@ class OfflineContract(AlgorithmContract):
         return record(factory)
 
     def rig(self, case: Case, **options: Any) -> Rig:
-        """Return the algorithm on the environments of a case, whose data are recorded once."""
+        """Return the algorithm on the environments of a case, with its data."""
         key = (type(self), case.name)
         if key not in self._recorded:
             self._recorded[key] = self.record(case.factory())
         return super().rig(case, data=self._recorded[key], **options)
 
-    def budget(self, factory: Callable[[], Any], directory: Path, total: int) -> dict[str, Any]:
-        """Return a number of updates, and a file of data."""
+    def file(self, factory: Callable[[], Any], directory: Path) -> str:
+        """Return a file of data."""
         path = directory / "data.npz"
         if not path.exists():
             save(self.record(factory), path)
-        return {"updates": total, "data": str(path)}
+        return str(path)
+
+
+class OfflineContract(RecordedContract):
+    """The checks of `AlgorithmContract` for an algorithm that learns from recorded data."""
+
+    make_rig: ClassVar[type[Rig]] = OfflineRig
+    span: ClassVar[int] = 32
+
+    def budget(self, factory: Callable[[], Any], directory: Path, total: int) -> dict[str, Any]:
+        """Return a number of updates, and a file of data."""
+        return {"updates": total, "data": self.file(factory, directory)}
 
     @pytest.mark.parametrize("saves", [False], ids=["env_cannot_save"])
     def test_killed_run_ends_like_the_undisturbed_one(

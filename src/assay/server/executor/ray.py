@@ -166,8 +166,9 @@ class RayHandle(Handle):
             except self._ray.exceptions.RayError as error:
                 self._lost(error)
             else:
-                self._rss = int(rss or 0)
-                if not rss:
+                if rss:
+                    self._rss = int(rss)
+                else:
                     self._replaced()
             self._asked = None
         elif time.monotonic() - self._asked_at > _HEALTH_S:
@@ -175,7 +176,7 @@ class RayHandle(Handle):
             self._asked = self._actor.rss.options(concurrency_group="health").remote(self._token)
 
     def _replaced(self) -> LearnerCrashed:
-        """Ray has begun its actor again, or the actor was given another learner."""
+        """Note that Ray has begun its actor again, or that the actor has another learner."""
         self._end = self._end or f"Another learner has taken the place of '{self._name}'."
         return LearnerCrashed(self._end)
 
