@@ -270,7 +270,8 @@ class Entry:
         env_steps: How many.
         settings: For Assay, settings over defaults or preset; for a peer, its own arguments.
         preset: Whether Assay starts from its preset (with the preset's number of environments).
-        compile: Assay's setting of that name; "auto" is what a user gets who sets nothing.
+        compile: Whether Assay's steps were compiled before; False is what a user gets who has no
+            compiler, and "auto" one who sets nothing.
         cold: Start with an empty cache of compiled steps, as on a machine that never compiled.
         until_return: Evaluate every `EVAL_EVERY` steps and stop at `GOAL_RETURN`; otherwise run
             all steps without evaluations.

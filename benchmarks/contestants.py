@@ -75,7 +75,7 @@ def _assay(entry: Entry, seed: int, launched: float | None) -> Result:
         "env_steps": entry.env_steps,
         "seed": seed,
         "device": "cpu",
-        "compile": entry.compile,
+        "compile": entry.compile or "auto",
         "threads": 1,
         "eval_every": EVAL_EVERY if entry.until_return else 0,
         "eval_episodes": EVAL_EPISODES,

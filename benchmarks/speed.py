@@ -88,7 +88,7 @@ def launch(
             **os.environ,
             **ONE_THREAD,
             **caches(str(place)),  # torch's too, which would make a cold run lukewarm
-            "ASSAY_COMPILE": "auto",
+            "ASSAY_COMPILE": "false" if entry.compile is False else "auto",
         }
         spec = {
             "entry": entry.name, "seed": seed, "core": core, "steps": steps,

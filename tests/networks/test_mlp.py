@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 from assay.core.errors import ConfigError
-from assay.networks.mlp import ACTIVATIONS, mlp
+from assay.networks.mlp import ACTIVATIONS, Tanh, mlp
 from assay.networks.noisy import NoisyLinear
 
 
 def test_layers_and_orthogonal_gains():
     torch.manual_seed(0)
     net = mlp((4, 16, 8, 2), "tanh", output_gain=0.01)
-    assert [type(m) for m in net] == [nn.Linear, nn.Tanh, nn.Linear, nn.Tanh, nn.Linear]
+    assert [type(m) for m in net] == [nn.Linear, Tanh, nn.Linear, Tanh, nn.Linear]
     for layer, gain in ((net[0], math.sqrt(2)), (net[2], math.sqrt(2)), (net[4], 0.01)):
         # All singular values of an orthogonal matrix times the gain are the gain.
         values = torch.linalg.svdvals(layer.weight)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from optim_support import NOISE, Batch, Scalar, data, net, squared
 from torch import Tensor, nn
 
+from assay.networks.mlp import mlp
 from assay.optim import recorded
 from assay.optim.compiled_step import CompiledStep
 from assay.optim.rules import Adam, AdamW, LaProp, RMSprop, Rule
@@ -107,6 +110,33 @@ class TestNumbers:
         assert_equal(one, two)
         assert done(one) == (12 - 2) + (4 - 2)
 
+    def test_large_layers_of_tanh(self) -> None:
+        """NumPy computes them, eagerly and recorded."""
+
+        def make(record: bool) -> Step:
+            torch.manual_seed(0)
+            module = mlp((3, 64, 64, 1), "tanh")
+            return Step([Objective("fit", module, squared(module))], record=record)
+
+        one, two = pair(make)
+        for k in range(8):
+            one(data(k, size=64), 0.1), two(data(k, size=64), 0.1)
+        assert_equal(one, two)
+        assert (done(one), reason(one)) == (6, "")
+
+    def test_recording_needs_no_compiler_of_torch(self) -> None:
+        """Importing it takes seconds, which a short run would not get back."""
+        script = (
+            "import sys, torch; from torch import nn; from assay.optim import recorded; "
+            "from assay.optim.update import Objective, Step; recorded.EAGER_UPDATES = 1; "
+            "net = nn.Linear(1, 1); loss = lambda b: (net(b['x']).square().mean(), {}); "
+            "step = Step([Objective('fit', net, loss)], record=True); "
+            "[step({'x': torch.ones(4, 1)}, 0.1) for _ in range(4)]; "
+            "print(step.recorder.recorded, 'torch._dynamo' in sys.modules)"
+        )
+        found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert found.stdout.split() == ["3", "False"], found.stderr
+
     def test_a_state_that_is_loaded_goes_on(self) -> None:
         one, two = pair(lambda record: plain_step(record))
         for k in range(6):
@@ -149,7 +179,7 @@ class TestWhatIsNotRecorded:
         for k in range(6):
             held[0] = torch.full((1,), float(k))
             step(data(k), 0.1)
-        assert "in no module" in reason(step)
+        assert "of no module" in reason(step)
         assert done(step) == 0
 
     def test_a_branch_on_values(self) -> None:
@@ -165,6 +195,40 @@ class TestWhatIsNotRecorded:
             step(data(k), 0.1)
         assert reason(step) and done(step) == 0
         assert not torch.equal(module[0].weight, before)
+
+    @pytest.mark.parametrize("read", [
+        lambda x: float(x), lambda x: x.item(), lambda x: x.tolist(), lambda x: float(x.numpy()),
+    ])  # fmt: skip
+    def test_a_value_that_is_read(self, read: Callable[[Tensor], float]) -> None:
+        """It would be the same for ever."""
+        module = net()
+
+        def loss(batch: Batch) -> tuple[Tensor, Batch]:
+            scale = read(batch["y"].mean())
+            return (module(batch["x"]) * scale).square().mean(), {}
+
+        step = Step([Objective("fit", module, loss)], record=True)
+        for k in range(6):
+            step(data(k), 0.1)
+        assert "reads the values" in reason(step)
+        assert done(step) == 0
+
+    @pytest.mark.parametrize("choose", [
+        lambda error, mask: error[mask], lambda error, mask: error.masked_select(mask),
+        lambda error, mask: error[mask.nonzero(as_tuple=True)],
+    ])  # fmt: skip
+    def test_rows_that_values_choose(self, choose: Callable[[Tensor, Tensor], Tensor]) -> None:
+        module = net()
+
+        def loss(batch: Batch) -> tuple[Tensor, Batch]:
+            error = (module(batch["x"]) - batch["y"]).square()
+            return choose(error, error > 0.01).sum(), {}
+
+        step = Step([Objective("fit", module, loss)], record=True)
+        for k in range(6):
+            step(data(k), 0.1)
+        assert "depends on values" in reason(step)
+        assert done(step) == 0
 
     def test_a_number_that_changes_is_noticed(self) -> None:
         """Of what no graph can see, at least the run is told."""

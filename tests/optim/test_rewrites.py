@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from assay.functional.tanh import TANH, tanh
 from assay.optim.rewrites import rewrite
 
 aten = torch.ops.aten
@@ -85,14 +86,15 @@ def test_a_product_of_a_column_and_a_row_is_no_product_of_matrices() -> None:
     assert shapes(graph, aten.mm.default, *given) == []
 
 
-def test_tanh_is_a_fraction_of_polynomials() -> None:
+@pytest.mark.parametrize("function", [torch.tanh, tanh])
+def test_tanh_is_a_fraction_of_polynomials(function: Callable[[Tensor], Tensor]) -> None:
     x = torch.cat([torch.linspace(-12, 12, 9001), torch.linspace(-1e-3, 1e-3, 9001)])
-    graph, result = rewritten(torch.tanh, x)
-    assert aten.tanh.default not in {node.target for node in graph.graph.nodes}
+    graph, result = rewritten(function, x)
+    assert not {aten.tanh.default, TANH} & {node.target for node in graph.graph.nodes}
     torch.testing.assert_close(result.double(), x.double().tanh(), rtol=4e-7, atol=0)
     ends = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0])
     torch.testing.assert_close(graph(ends), ends.tanh(), equal_nan=True, rtol=1e-6, atol=0)
-    graph, result = rewritten(torch.tanh, x.double())  # that has more digits
+    graph, result = rewritten(function, x.double())  # that has more digits
     assert torch.equal(result, x.double().tanh())
 
 

@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from assay.core.errors import ConfigError, nearest
+from assay.functional.tanh import tanh
 from assay.networks.noisy import NoisyLinear
 
 Init = Literal["orthogonal", "torch"]
@@ -17,8 +18,17 @@ LayerT = TypeVar("LayerT", bound=nn.Module)
 
 HIDDEN_GAIN = math.sqrt(2.0)
 
+
+class Tanh(nn.Tanh):
+    """tanh, faster than torch's on a processor."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return tanh of every number."""
+        return tanh(input)
+
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "tanh": nn.Tanh,
+    "tanh": Tanh,
     "relu": nn.ReLU,
     "elu": nn.ELU,
     "silu": nn.SiLU,

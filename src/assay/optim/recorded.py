@@ -9,7 +9,6 @@ same to the bit. That is checked, at the first recorded update and again ever mo
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,18 +17,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from assay.optim.rules import Rate
 
 Update = Callable[[dict[str, Tensor], Sequence[Rate]], list[Tensor]]
 Key = tuple[tuple[str, torch.Size, tuple[int, ...], torch.dtype], ...]
 
-EAGER_UPDATES = 500  # before the first recording, which takes as long as some dozen updates
+EAGER_UPDATES = 100  # before the first recording, which takes as long as some dozen updates
 MOST_SHAPES = 16  # batches of ever new shapes are not worth recording
 
 _FORMATS = {
     torch.contiguous_format: 0, torch.preserve_format: 1,
     torch.channels_last: 2, torch.channels_last_3d: 3,
+}  # fmt: skip
+
+_OF_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+_READS = {
+    Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__bool__, Tensor.__float__,
+    Tensor.__int__, Tensor.__index__,
 }  # fmt: skip
 
 
@@ -145,99 +152,141 @@ def record(
     """Return the operations of an update of such a batch; nothing has moved afterwards.
 
     Raises:
-        CannotRecord: It reads something that might be another tensor the next time.
-        Exception: Whatever torch says of what it cannot trace, such as a branch on a value.
+        CannotRecord: It reads something that might be another tensor the next time, or a value.
+        Exception: Whatever torch says of what cannot be repeated.
     """
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    names = list(batch)
-
-    def program(*tensors: Tensor) -> list[Tensor]:
-        return update(dict(zip(names, tensors[rates:], strict=True)), tensors[:rates])
-
     # As an operand, a scalar tensor of double precision is rounded as a Python number is.
     places = [torch.zeros((), dtype=torch.float64) for _ in range(rates)]
     before = [tensor.clone() for tensor in state]
+    tape = _Tape([*places, *batch.values()], state)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        traced = make_fx(program, tracing_mode="fake", _allow_non_fake_inputs=True)
         try:
-            module = traced(*places, *batch.values())
-        finally:  # tracing computes with tensors of one element, such as counts, as with constants
+            with _NoValues(), tape:
+                results = update(dict(batch), places)
+        finally:
             for tensor, values in zip(state, before, strict=True):
                 tensor.copy_(values)
-    targets = dict.fromkeys(n.target for n in module.graph.nodes if n.op == "get_attr")
-    captured = {target: operator.attrgetter(target)(module).detach() for target in targets}
-    known = {t.untyped_storage().data_ptr() for t in state}
-    if any(t.untyped_storage().data_ptr() not in known for t in captured.values()):
-        raise CannotRecord("a loss reads a tensor that is in no module and not in its batch")
-    return Recording(_script(module.graph, list(captured)), [*captured.values()], places)
+    return Recording(tape.function(results), tape.captured, places)
 
 
-def _script(graph: Any, captured: Sequence[str]) -> Callable[..., list[Tensor]]:
-    """Return a graph of ATen operations (`torch.fx.Graph`) as a TorchScript function."""
-    # torch.jit.trace would do, but it leaves out operations without a result, such as Adam's.
-    script = torch._C.Graph()
-    made: dict[Any, Any] = {}
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            made[node] = script.addInput(node.name)
-    attributes = {target: script.addInput(target) for target in captured}
-    for node in graph.nodes:
-        if node.op == "get_attr":
-            made[node] = attributes[node.target]
-        elif node.op == "call_function" and node.target is operator.getitem:
-            made[node] = made[node.args[0]][node.args[1]]
-        elif node.op == "call_function":
-            made[node] = _operation(script, node, made)
-        elif node.op == "output":
-            results = script.create("prim::ListConstruct", [made[n] for n in node.args[0]], 1)
-            script.insertNode(results).output().setType(torch._C.ListType.ofTensors())
-            script.registerOutput(results.output())
-    torch._C._jit_pass_lint(script)
-    return torch._C._create_function_from_graph("update", script)
+class _NoValues(TorchFunctionMode):
+    """Refuses what takes numbers out of tensors, since they would be constants of a recording."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _READS:
+            raise CannotRecord(f"a loss reads the values of a tensor ({func.__name__})")
+        return func(*args, **(kwargs or {}))
 
 
-def _operation(script: Any, node: Any, made: Mapping[Any, Any]) -> Any:
-    """Add an operation to a TorchScript graph, and return its result or results."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        raise CannotRecord(f"{node.target} is not an operation of torch's own")
-    if node.target is torch.ops.aten.detach.default:  # nothing is differentiated any more
-        return made[node.args[0]]
-    schema = node.target._schema
-    values = []
-    for i, argument in enumerate(schema.arguments):
-        default = argument.default_value if argument.has_default_value() else None
-        given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, default)
-        values.append(_value(script, given, argument.type, made))
-    call = script.insertNode(script.create(schema.name, values, len(schema.returns)))
-    for out, returned in zip(call.outputs(), schema.returns, strict=True):
-        out.setType(returned.type)
-    results = list(call.outputs())
-    if len(results) != 1:
+class _Tape(TorchDispatchMode):
+    """Writes down operations as a TorchScript graph while they are done.
+
+    `torch.jit.trace` would do, but it leaves out operations without a result, such as Adam's. What
+    `torch.fx` traces it traces with a compiler's front end, which takes seconds to import.
+
+    Args:
+        given: The inputs of the graph, in order.
+        state: Tensors that never change their place, of which views may be read as well.
+
+    Attributes:
+        captured: What was read of `state`: further inputs, in order.
+    """
+
+    def __init__(self, given: Sequence[Tensor], state: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.captured: list[Tensor] = []
+        self._script: Any = torch._C.Graph()
+        self._made: dict[int, Any] = {}  # the value in the graph of each tensor, by its id
+        self._alive: list[Tensor] = []  # or another tensor would get the id
+        self._known = {t.untyped_storage().data_ptr() for t in state}
+        for tensor in given:
+            self._is(tensor, self._script.addInput())
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:  # asked by torch, which imports Dynamo otherwise
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _depends_on_values(func, args):
+            raise CannotRecord(f"what {func} returns depends on values")
+        with torch._C.DisableTorchFunction():
+            results = func(*args, **kwargs)
+        if func is torch.ops.aten.detach.default:  # nothing is differentiated any more
+            self._is(results, self._value_of(args[0]))
+        else:
+            self._write(func._schema, args, kwargs, results)
         return results
-    if results[0].type().kind() == "ListType":
-        parts = script.create("prim::ListUnpack", results, len(node.meta["val"]))
-        return list(script.insertNode(parts).outputs())
-    return results[0]
+
+    def function(self, results: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
+        """Return all that was written down as one function of its inputs."""
+        values = [self._value_of(result) for result in results]
+        made = self._script.create("prim::ListConstruct", values, 1)
+        self._script.insertNode(made).output().setType(torch._C.ListType.ofTensors())
+        self._script.registerOutput(made.output())
+        torch._C._jit_pass_lint(self._script)
+        return torch._C._create_function_from_graph("update", self._script)
+
+    def _is(self, tensor: Tensor, value: Any) -> None:
+        self._made[id(tensor)] = value
+        self._alive.append(tensor)
+
+    def _value_of(self, tensor: Tensor) -> Any:
+        if id(tensor) not in self._made:
+            if tensor.untyped_storage().data_ptr() not in self._known:
+                raise CannotRecord("a loss reads a tensor of no module and not of its batch")
+            self.captured.append(tensor.detach())
+            self._is(tensor, self._script.addInput())
+        return self._made[id(tensor)]
+
+    def _write(self, schema: Any, args: Sequence[Any], kwargs: Any, results: Any) -> None:
+        values = []
+        for i, argument in enumerate(schema.arguments):
+            default = argument.default_value if argument.has_default_value() else None
+            given = args[i] if i < len(args) else kwargs.get(argument.name, default)
+            values.append(self._argument(given, argument.type))
+        call = self._script.insertNode(
+            self._script.create(schema.name, values, len(schema.returns))
+        )
+        outputs = list(call.outputs())
+        for out, returned in zip(outputs, schema.returns, strict=True):
+            out.setType(returned.type)
+        if len(outputs) == 1:
+            results = [results]
+        for out, result in zip(outputs, results or (), strict=True):
+            if isinstance(result, Tensor):
+                self._is(result, out)
+            elif isinstance(result, (list, tuple)):
+                parts = self._script.create("prim::ListUnpack", [out], len(result))
+                for part, one in zip(self._script.insertNode(parts).outputs(), result, strict=True):
+                    self._is(one, part)
+
+    def _argument(self, given: Any, kind: Any) -> Any:
+        """Return an argument of an operation as a value of the graph."""
+        if isinstance(given, Tensor):
+            return self._value_of(given)
+        if kind.kind() == "ListType" and "Tensor" in str(kind):
+            values = [self._argument(one, kind.getElementType()) for one in given]
+            made = self._script.create("prim::ListConstruct", values, 1)
+            self._script.insertNode(made).output().setType(kind)
+            return made.output()
+        if isinstance(given, torch.memory_format):
+            given = _FORMATS[given]
+        if isinstance(given, int) and not isinstance(given, bool) and "float" in str(kind):
+            given = float(given)
+        return self._script.insertConstant(given)
 
 
-def _value(script: Any, given: Any, kind: Any, made: Mapping[Any, Any]) -> Any:
-    """Return an argument of an operation as a value of a TorchScript graph."""
-    if isinstance(given, torch.fx.Node):
-        return made[given]
-    tensors = kind.kind() == "ListType" and "Tensor" in str(kind)
-    if tensors:
-        place = script.create("prim::ListConstruct", [
-            _value(script, one, kind.getElementType(), made) for one in given
-        ], 1)  # fmt: skip
-        script.insertNode(place).output().setType(kind)
-        return place.output()
-    if isinstance(given, torch.memory_format):
-        given = _FORMATS[given]
-    if isinstance(given, int) and not isinstance(given, bool) and "float" in str(kind):
-        given = float(given)
-    return script.insertConstant(given)
+def _depends_on_values(func: Any, args: Sequence[Any]) -> bool:
+    """Return whether an operation returns a number, or a tensor whose shape the values decide."""
+    if func is torch.ops.aten.index.Tensor:
+        return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    return bool(_OF_VALUES & set(func.tags))
 
 
 def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from assay.functional.tanh import TANH
 from assay.optim import products
 
 _COLUMNS = 16  # numbers in a register
@@ -161,6 +162,7 @@ _RULES = {
     aten.mm.default: _product,
     aten.addmm.default: _product_and_sum,
     aten.tanh.default: _tanh,
+    TANH: _tanh,
     aten.gather.default: _read_place,
     aten.scatter_add.default: _write_place,
 }

@@ -24,6 +24,7 @@ from assay.networks.heads import (
     SquashedGaussianHead,
     SupportMean,
 )
+from assay.networks.mlp import Tanh
 from assay.networks.noisy import NoisyLinear
 from assay.networks.quantile import ActionValues
 from assay.networks.rnn import GRU, LSTM
@@ -36,7 +37,7 @@ from assay.policies.recurrent import Gates, Recurrent
 from assay.policies.value_layers import Atoms, Dueling, Levels, Proposal
 
 _ACTIVATIONS: dict[type[nn.Module], ActivationName] = {
-    nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu",
+    nn.Tanh: "tanh", Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu",
 }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from assay.core.errors import ConfigError
 from assay.core.types import Tree, action_mask
 from assay.networks.encoders import Encoder
 from assay.networks.heads import AtomHead, AtomMean, DuelingHead, GaussianHead, SquashedGaussianHead
+from assay.networks.mlp import Tanh
 from assay.networks.noisy import NoisyLinear
 from assay.policies.heads import SquashedHead, StochasticHead
 from assay.robustness.gradients import GradientPath, ranges
@@ -300,6 +301,7 @@ def _between(bounds: tuple[float, float]) -> Callable[[Tensor, Tensor], tuple[Te
 
 
 _BENDS: dict[type[nn.Module], Bend] = {
+    Tanh: Bend(torch.tanh, _tanh_slope),
     nn.Tanh: Bend(torch.tanh, _tanh_slope),
     nn.ReLU: Bend(torch.relu, _relu_slope),
     nn.ELU: Bend(F.elu, _elu_slope),
