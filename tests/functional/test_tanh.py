@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from assay.functional.tanh import TANH, tanh
 from assay.networks.mlp import Tanh
@@ -41,7 +42,7 @@ class TestNumbers:
         for part in (x.t(), x[:, :100], x[::2]):
             found = tanh(part)
             assert found.shape == part.shape
-            assert torch.equal(found, tanh(part.contiguous()))
+            assert torch.allclose(found, tanh(part.contiguous()), rtol=3e-7)
 
     def test_the_input_stays_as_it_was(self) -> None:
         x = numbers(*LARGE)
@@ -72,6 +73,20 @@ class TestGradient:
             [slope] = torch.autograd.grad(function(x).sum(), x, create_graph=True)
             found += torch.autograd.grad(slope.square().sum(), x)
         assert torch.allclose(*found, atol=1e-5)
+
+    def test_forward(self) -> None:
+        x = numbers(*LARGE)
+        y, tangent = torch.func.jvp(tanh, (x,), (torch.ones_like(x),))
+        assert torch.allclose(tangent, 1 - y.square(), atol=1e-6)
+        with torch.no_grad(), forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, torch.ones_like(x))
+            found = forward_ad.unpack_dual(tanh(dual)).tangent
+        assert torch.equal(found, tangent)
+
+    def test_of_each_row(self) -> None:
+        x = numbers(3, *LARGE)
+        found = torch.func.vmap(torch.func.grad(lambda row: tanh(row).sum()))(x)
+        assert torch.allclose(found, 1 - torch.tanh(x).square(), atol=1e-6)
 
 
 class TestExport:

@@ -20,6 +20,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Be one thread of a processor with wide registers."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(products, "beats_the_library", lambda: False)
 
 
 @pytest.mark.usefixtures("wide")
@@ -29,7 +30,7 @@ class TestWhere:
         [
             (*FITTING, True),
             (21, 1200, 64, torch.float32, True),
-            (256, 256, 256, torch.float32, False),  # wide: the library is faster
+            (256, 256, 256, torch.float32, False),  # wide: the library is as fast
             (256, 128, 128, torch.float32, True),
             (1200, 21, 80, torch.float32, False),  # not whole tiles
             (64, 64, 64, torch.float32, False),  # too little to do
@@ -40,6 +41,30 @@ class TestWhere:
         self, rows: int, inner: int, columns: int, dtype: torch.dtype, fits: bool
     ) -> None:
         assert products.fits(rows, inner, columns, dtype) is fits
+
+    def test_wide_ones_where_the_library_uses_half_of_a_register(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(products, "beats_the_library", lambda: True)
+        assert products.fits(256, 256, 256, torch.float32)
+        assert products.fits(16, 1024, 1024, torch.float32)
+        assert not products.fits(15, 1024, 1024, torch.float32)  # few rows
+        assert not products.fits(256, 256, 250, torch.float32)
+
+    @pytest.mark.parametrize(
+        ("vendor", "family", "beats"),
+        [("AuthenticAMD", 25, False), ("AuthenticAMD", 26, True), ("GenuineIntel", 26, False)],
+    )
+    def test_by_processor(
+        self, monkeypatch: pytest.MonkeyPatch, vendor: str, family: int, beats: bool
+    ) -> None:
+        told = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 2\n"
+        monkeypatch.undo()
+        monkeypatch.setattr(products.Path, "read_text", lambda self: told)
+        products.beats_the_library.cache_clear()
+        assert products.beats_the_library() is beats
+        monkeypatch.undo()
+        products.beats_the_library.cache_clear()
 
     def test_not_with_narrow_registers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
@@ -75,7 +100,7 @@ def test_compiled_they_are_the_same(
     monkeypatch.setenv("ASSAY_CACHE", str(session_cache(tmp_path_factory)))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(products, "_LEAST", 0)
-    sizes = [(12, 96, 64), (10, 97, 128), (3, 200, 192), (1, 1, 64)]
+    sizes = [(12, 96, 64), (10, 97, 128), (3, 200, 192), (1, 1, 64), (2_051, 300, 64)]
     generator = torch.Generator().manual_seed(0)
     given = [
         torch.randn(shape, generator=generator)

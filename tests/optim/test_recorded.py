@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import subprocess
 import sys
@@ -124,6 +125,67 @@ class TestNumbers:
         assert_equal(one, two)
         assert (done(one), reason(one)) == (6, "")
 
+    def test_a_batch_that_a_loss_writes_into(self) -> None:
+        def make(record: bool) -> Step:
+            module = net()
+
+            def loss(batch: Batch) -> tuple[Tensor, Batch]:
+                scaled = batch["eps"].mul_(0.1)
+                batch["seen"].add_(1)
+                return (module(batch["x"]) + scaled).square().mean(), {}
+
+            torch.manual_seed(0)
+            return Step([Objective("fit", module, loss)], noise=NOISE, seed=3, record=record)
+
+        one, two = pair(make)
+        seen = [torch.zeros(()), torch.zeros(())]
+        for k in range(20):
+            for step, count in zip((one, two), seen, strict=True):
+                step(data(k, size=4) | {"seen": count}, 0.1)
+        assert [count.item() for count in seen] == [20, 20]
+        assert_equal(one, two)
+
+    def test_one_tensor_under_two_names(self) -> None:
+        def make(record: bool) -> Step:
+            module = net()
+
+            def loss(batch: Batch) -> tuple[Tensor, Batch]:
+                return (module(batch["x"]) * batch["w"] * batch["mask"]).square().mean(), {}
+
+            return Step([Objective("fit", module, loss)], record=record)
+
+        one, two = pair(make)
+        ones = torch.ones(8, 1)
+        for k in range(12):
+            more = {"w": ones if k < 6 else ones / 2, "mask": ones}
+            one(data(k, size=8) | more, 0.1), two(data(k, size=8) | more, 0.1)
+        assert_equal(one, two)
+        assert done(one) == 10
+
+    @pytest.mark.parametrize("change", ["mode", "buffer", "frozen"])
+    def test_modules_that_are_changed_between_updates(self, change: str) -> None:
+        def make(record: bool) -> Step:
+            module = nn.Sequential(net(), nn.BatchNorm1d(1))
+            return Step([Objective("fit", module, squared(module))], record=record)
+
+        one, two = pair(make)
+        for k in range(12):
+            if k == 6:
+                for step in (one, two):
+                    norm = step.modules[0][1]  # type: ignore[index]
+                    if change == "mode":
+                        norm.eval()
+                    elif change == "buffer":
+                        norm.running_mean = torch.full((1,), 7.0)
+                    else:
+                        norm.weight.requires_grad_(False)
+            frozen = change == "frozen" and k >= 6
+            for step in (one, two):
+                with pytest.raises(RuntimeError) if frozen else contextlib.nullcontext():
+                    step(data(k), 0.1)
+        assert_equal(one, two)
+        assert one.modules[0][1].running_mean == two.modules[0][1].running_mean  # type: ignore[index]
+
     def test_recording_needs_no_compiler_of_torch(self) -> None:
         """Importing it takes seconds, which a short run would not get back."""
         script = (
@@ -229,6 +291,48 @@ class TestWhatIsNotRecorded:
             step(data(k), 0.1)
         assert "depends on values" in reason(step)
         assert done(step) == 0
+
+    @pytest.mark.parametrize("scale", [True, 1j], ids=str)
+    def test_constants_that_have_no_kernel(self, scale: bool | complex) -> None:
+        module = net()
+
+        def loss(batch: Batch) -> tuple[Tensor, Batch]:
+            return (module(batch["x"]) * scale).abs().square().mean(), {}
+
+        step = Step([Objective("fit", module, loss)], record=True)
+        for k in range(6):
+            step(data(k), 0.1)
+        assert "Schema not found" in reason(step)
+        assert done(step) == 0
+
+    def test_a_buffer_that_is_replaced(self) -> None:
+        def make(record: bool) -> Step:
+            module = net()
+            module.register_buffer("average", torch.zeros(()))
+
+            def loss(batch: Batch) -> tuple[Tensor, Batch]:
+                found = module(batch["x"])
+                module.average = 0.9 * module.average + 0.1 * found.detach().mean()
+                return (found - module.average).square().mean(), {}
+
+            return Step([Objective("fit", module, loss)], record=record)
+
+        one, two = pair(make)
+        for k in range(8):
+            one(data(k), 0.1), two(data(k), 0.1)
+        assert_equal(one, two)
+        assert "replaces a buffer" in reason(one)
+
+    def test_a_shape_that_changes_in_place(self) -> None:
+        module = net()
+
+        def loss(batch: Batch) -> tuple[Tensor, Batch]:
+            return (module(batch["x"]) - batch["y"].detach().t_().t_()).square().mean(), {}
+
+        step = Step([Objective("fit", module, loss)], record=True)
+        for k in range(6):
+            step(data(k), 0.1)
+        assert "another shape in place" in reason(step)
 
     def test_a_number_that_changes_is_noticed(self) -> None:
         """Of what no graph can see, at least the run is told."""

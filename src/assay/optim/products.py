@@ -2,11 +2,18 @@
 
 The library that torch hands them to copies both matrices into a layout of its own first. For the
 small layers of reinforcement learning that is a fifth of the work. Here the left matrix is read
-where it is, and of the right one 96 rows of 64 columns at a time, which the first cache holds.
+where it is, and of the right one 96 rows of 64 columns at a time, which the first cache holds. With
+a large left matrix, which goes through the caches once for each such part, it is 256 rows.
+
+On processors of AMD that library (MKL) uses half of a wide register. Those that work on whole ones
+at once, from Zen 5 on, do twice as much here, in wide layers as well.
 """
 
 from __future__ import annotations
 
+import functools
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +22,10 @@ from torch import Tensor
 _COLUMNS = 64  # four registers of sixteen numbers
 _LEAST = 300_000  # products of two numbers; with fewer, a call costs what it gains
 _WIDEST = 128  # columns; beyond, the library's layout pays: SAC with 256 was 6 % slower
+_FEWEST = (
+    16  # rows of a product that is wider; with fewer, laying out the right matrix does not pay
+)
+_ZEN_5 = 26  # the number of its family
 
 # A part of the steps that have such products. Inductor puts "extern" in front of it.
 _SOURCE = r"""AOTITorchError aoti_torch_cpu_product(
@@ -45,12 +56,13 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_product(
     AtenTensorHandle left, AtenTensorHandle right, AtenTensorHandle* result) {
   int64_t *size, *other, *step, *down;
   float *a, *b, *c;
-  float panel[96 * 64] __attribute__((aligned(64)));
+  float panel[256 * 64] __attribute__((aligned(64)));
   AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(left, &size));
   AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(right, &other));
   AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(left, &step));
   AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(right, &down));
   const int64_t rows = size[0], inner = size[1], width = other[1];
+  const int64_t most = rows < 2048 ? 96 : 256;
   const int64_t shape[2] = {rows, width}, strides[2] = {width, 1};
   AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
       2, shape, strides, aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, result));
@@ -58,8 +70,8 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_product(
   AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(right, (void**)&b));
   AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(*result, (void**)&c));
   for (int64_t n = 0; n < width; n += 64)
-    for (int64_t k = 0; k < inner; k += 96) {
-      const int64_t depth = inner - k < 96 ? inner - k : 96;
+    for (int64_t k = 0; k < inner; k += most) {
+      const int64_t depth = inner - k < most ? inner - k : most;
       const float* part = b + k * down[0] + n * down[1];
       if (down[0] != 64 || down[1] != 1) {
         for (int j = 0; j < 64; j++)
@@ -96,12 +108,23 @@ def fits(rows: int, inner: int, columns: int, dtype: torch.dtype) -> bool:
     return (
         dtype == torch.float32
         and columns % _COLUMNS == 0
-        and columns <= _WIDEST
+        and (columns <= _WIDEST or (rows >= _FEWEST and beats_the_library()))
         and rows * inner * columns >= _LEAST
         and torch.get_num_threads() == 1
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
         and bool(options())
     )
+
+
+@functools.cache
+def beats_the_library() -> bool:
+    """Return whether this processor works on whole wide registers, and MKL does not."""
+    try:
+        told = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    family = re.search(r"^cpu family\s*: (\d+)$", told, re.MULTILINE)
+    return "AuthenticAMD" in told and family is not None and int(family[1]) >= _ZEN_5
 
 
 def options() -> dict[str, Any]:

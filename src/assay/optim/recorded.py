@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from assay.optim.rules import Rate
 
@@ -36,7 +37,7 @@ _FORMATS = {
 _OF_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _READS = {
     Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__bool__, Tensor.__float__,
-    Tensor.__int__, Tensor.__index__,
+    Tensor.__int__, Tensor.__index__, Tensor.__dlpack__, Tensor.__repr__, Tensor.__format__,
 }  # fmt: skip
 
 
@@ -47,66 +48,92 @@ class CannotRecord(RuntimeError):
 class Recorder:
     """An eager update, recorded for each shape of batch that comes often.
 
+    What a loss must not do is found when it is recorded, or when a recording is compared with an
+    eager update; but values that it reads in a gradient of its own are seen by nobody.
+
     Args:
         update: Takes a batch and the learning rates, moves the state in place, and returns results.
         state: Returns all tensors that an update may read or move besides the batch.
+        modules: All that hold them.
 
     Attributes:
-        reason: Why nothing is recorded any more, once that is so.
+        reason: Why nothing more is recorded, once that is so.
+        recorded: How many updates had a recording, those included that were compared with it.
     """
 
-    def __init__(self, update: Update, state: Callable[[], Sequence[Tensor]]) -> None:
+    def __init__(
+        self,
+        update: Update,
+        state: Callable[[], Sequence[Tensor]],
+        modules: Sequence[nn.Module] = (),
+    ) -> None:
         self._update, self._state = update, state
+        self._layers = [layer for module in modules for layer in module.modules()]
+        self._parameters = [p for module in modules for p in module.parameters()]
+        self._looked: list[Any] = []
         self._seen: Counter[Key] = Counter()
         self._recordings: dict[Key, Recording] = {}
         self.reason = ""
-
-    @property
-    def recorded(self) -> int:
-        """Return how many updates were done by a recording."""
-        return sum(r.calls for r in self._recordings.values())
+        self.recorded = 0
 
     def __call__(self, batch: dict[str, Tensor], rates: Sequence[float]) -> list[Tensor]:
         """Do one update."""
-        if self.reason:
+        if self.reason and not self._recordings:
             return self._update(batch, rates)
         key = tuple((name, t.shape, t.stride(), t.dtype) for name, t in batch.items())
-        recording = self._recordings.get(key)
-        if recording is None:
-            recording = self._begin(key, batch, len(rates))
+        if self._recordings and self._look() != self._looked:
+            self._recordings.clear()
+            self._seen.clear()
+        recording = self._recordings.get(key) or self._begin(key, batch, rates)
         if recording is None:
             return self._update(batch, rates)
+        self.recorded += 1
         recording.calls += 1
         if recording.calls & (recording.calls - 1):  # not a power of two
             return recording(batch, rates)
         return self._checked(recording, batch, rates)
 
-    def _begin(self, key: Key, batch: dict[str, Tensor], rates: int) -> Recording | None:
+    def _look(self) -> list[Any]:
+        """Return what shapes an update and is no number: modes, what is frozen, which buffers."""
+        modes = [layer.training for layer in self._layers]
+        moving = [p.requires_grad for p in self._parameters]
+        return modes + moving + [id(b) for m in self._layers for b in m._buffers.values()]
+
+    def _begin(
+        self, key: Key, batch: dict[str, Tensor], rates: Sequence[float]
+    ) -> Recording | None:
         """Return a new recording, if a batch has come often enough to be worth one."""
         self._seen[key] += 1
-        if self._seen[key] <= EAGER_UPDATES:
+        if self.reason or self._seen[key] <= EAGER_UPDATES:
             if len(self._seen) > MOST_SHAPES:
                 self.reason = f"batches came in more than {MOST_SHAPES} shapes"
             return None
+        self._looked = self._look()
         try:
-            self._recordings[key] = record(self._update, batch, rates, self._state())
+            made = record(self._update, batch, rates, self._state)
+            if self._look() != self._looked:
+                raise CannotRecord("a loss replaces a buffer of a module; write into it")
         except Exception as error:
-            # What torch cannot trace it can still do, and the update says itself what is wrong.
+            # What torch cannot repeat it can still do, and the update says itself what is wrong.
             self.reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        return self._recordings.get(key)
+            return None
+        self._recordings[key] = made
+        return made
 
     def _checked(
         self, recording: Recording, batch: dict[str, Tensor], rates: Sequence[float]
     ) -> list[Tensor]:
-        """Do one update eagerly, and compare what the recording makes of a copy of the state."""
-        copies = _copies(recording.captured)
+        """Do one update eagerly, and compare what the recording makes of copies of all."""
+        given, copies = _copies([*batch.values()]), _copies(recording.captured)
+        own = [*batch.values()]
         with torch.random.fork_rng(devices=[]):
-            found = recording(batch, rates, copies)
+            found = recording(dict(zip(batch, given, strict=True)), rates, copies)
         results = self._update(batch, rates)
-        pairs = [*zip(copies, recording.captured, strict=True), *zip(found, results, strict=True)]
-        if all(_same(one, two) for one, two in pairs):
+        ours, theirs = [*copies, *given, *found], [*recording.captured, *own, *results]
+        if all(_same(one, two) for one, two in zip(ours, theirs, strict=True)):
             return results
         self.reason = "a recorded update differed from the eager one"
+        self._recordings.clear()
         if recording.calls > 1:
             warnings.warn(
                 "A loss reads what is in no module and not in its batch, and that has changed: "
@@ -147,27 +174,37 @@ class Recording:
 
 
 def record(
-    update: Update, batch: Mapping[str, Tensor], rates: int, state: Sequence[Tensor]
+    update: Update,
+    batch: Mapping[str, Tensor],
+    rates: Sequence[float],
+    state: Callable[[], Sequence[Tensor]],
 ) -> Recording:
-    """Return the operations of an update of such a batch; nothing has moved afterwards.
+    """Return the operations of an update of such a batch; the state is as before afterwards.
 
     Raises:
         CannotRecord: It reads something that might be another tensor the next time, or a value.
         Exception: Whatever torch says of what cannot be repeated.
     """
-    # As an operand, a scalar tensor of double precision is rounded as a Python number is.
-    places = [torch.zeros((), dtype=torch.float64) for _ in range(rates)]
-    before = [tensor.clone() for tensor in state]
-    tape = _Tape([*places, *batch.values()], state)
+    # As an operand, a scalar tensor of double precision is rounded as a Python number mostly is.
+    places = [torch.full((), float(rate), dtype=torch.float64) for rate in rates]
+    old = [*state()]
+    before = [tensor.clone() for tensor in old]
+    given = _copies([*batch.values()])  # each of its own, also where two names have one tensor
+    tape = _Tape([*places, *given], old)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             with _NoValues(), tape:
-                results = update(dict(batch), places)
+                results = update(dict(zip(batch, given, strict=True)), places)
         finally:
-            for tensor, values in zip(state, before, strict=True):
-                tensor.copy_(values)
-    return Recording(tape.function(results), tape.captured, places)
+            for tensors in (old, state()):  # a loss may have put others in their place
+                for tensor, values in zip(tensors, before, strict=True):
+                    tensor.copy_(values)
+        made = Recording(tape.function(results), tape.captured, places)
+        # TorchScript looks for the kernels when it first runs, and may not find them.
+        again = dict(zip(batch, _copies([*batch.values()]), strict=True))
+        made(again, rates, _copies(tape.captured))
+    return made
 
 
 class _NoValues(TorchFunctionMode):
@@ -199,11 +236,10 @@ class _Tape(TorchDispatchMode):
         super().__init__()
         self.captured: list[Tensor] = []
         self._script: Any = torch._C.Graph()
-        self._made: dict[int, Any] = {}  # the value in the graph of each tensor, by its id
-        self._alive: list[Tensor] = []  # or another tensor would get the id
+        self._made = WeakTensorKeyDictionary()  # the value in the graph of each tensor
         self._known = {t.untyped_storage().data_ptr() for t in state}
         for tensor in given:
-            self._is(tensor, self._script.addInput())
+            self._made[tensor] = self._script.addInput()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:  # asked by torch, which imports Dynamo otherwise
@@ -215,10 +251,12 @@ class _Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if _depends_on_values(func, args):
             raise CannotRecord(f"what {func} returns depends on values")
+        if torch.Tag.inplace_view in func.tags:
+            raise CannotRecord(f"{func} gives a tensor another shape in place")
         with torch._C.DisableTorchFunction():
             results = func(*args, **kwargs)
         if func is torch.ops.aten.detach.default:  # nothing is differentiated any more
-            self._is(results, self._value_of(args[0]))
+            self._made[results] = self._value_of(args[0])
         else:
             self._write(func._schema, args, kwargs, results)
         return results
@@ -232,17 +270,13 @@ class _Tape(TorchDispatchMode):
         torch._C._jit_pass_lint(self._script)
         return torch._C._create_function_from_graph("update", self._script)
 
-    def _is(self, tensor: Tensor, value: Any) -> None:
-        self._made[id(tensor)] = value
-        self._alive.append(tensor)
-
     def _value_of(self, tensor: Tensor) -> Any:
-        if id(tensor) not in self._made:
+        if tensor not in self._made:
             if tensor.untyped_storage().data_ptr() not in self._known:
                 raise CannotRecord("a loss reads a tensor of no module and not of its batch")
             self.captured.append(tensor.detach())
-            self._is(tensor, self._script.addInput())
-        return self._made[id(tensor)]
+            self._made[tensor] = self._script.addInput()
+        return self._made[tensor]
 
     def _write(self, schema: Any, args: Sequence[Any], kwargs: Any, results: Any) -> None:
         values = []
@@ -260,11 +294,11 @@ class _Tape(TorchDispatchMode):
             results = [results]
         for out, result in zip(outputs, results or (), strict=True):
             if isinstance(result, Tensor):
-                self._is(result, out)
+                self._made[result] = out
             elif isinstance(result, (list, tuple)):
                 parts = self._script.create("prim::ListUnpack", [out], len(result))
                 for part, one in zip(self._script.insertNode(parts).outputs(), result, strict=True):
-                    self._is(one, part)
+                    self._made[one] = part
 
     def _argument(self, given: Any, kind: Any) -> Any:
         """Return an argument of an operation as a value of the graph."""
@@ -283,7 +317,7 @@ class _Tape(TorchDispatchMode):
 
 
 def _depends_on_values(func: Any, args: Sequence[Any]) -> bool:
-    """Return whether an operation returns a number, or a tensor whose shape the values decide."""
+    """Return whether values decide the shape of what is returned, or are returned."""
     if func is torch.ops.aten.index.Tensor:
         return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
     return bool(_OF_VALUES & set(func.tags))

@@ -108,7 +108,7 @@ class Step:
         self._total: Tensor | None = None  # the sum of all metrics vectors since the last `drain`
         self._summed = 0
         records = record and self.device.type == "cpu"
-        self.recorder = Recorder(self._eager, self._tensors) if records else None
+        self.recorder = Recorder(self._eager, self._tensors, self.modules) if records else None
 
     def __call__(
         self, batch: Mapping[str, Tensor], lr: float | Sequence[float], index: Tensor | None = None
