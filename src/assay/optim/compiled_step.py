@@ -23,6 +23,7 @@ from assay.optim.mode import Mode
 from assay.optim.objective import Objective, gathered, gradients
 from assay.optim.parameters import partly, step_shares, swapped, views_of
 from assay.optim.update import Step
+from assay.optim.wide import wide_products
 
 Runner = Callable[[list[Tensor]], Sequence[Tensor]]
 
@@ -108,7 +109,8 @@ class CompiledStep(Step):
             inputs += [] if index is None else [index]
             runner = self._runner([*batch], inputs, index is not None)
             if runner is not None:
-                return runner(inputs)
+                with wide_products(self.wide):  # of those products that are not our own
+                    return runner(inputs)
         return self._uncompiled(gathered(batch, index) | drawn, rates)
 
     def _functional(self, state: list[Tensor], batch: dict[str, Tensor]) -> list[Tensor]:

@@ -74,9 +74,14 @@ __attribute__((optimize("O3"))) AOTITorchError aoti_torch_cpu_product(
       const int64_t depth = inner - k < most ? inner - k : most;
       const float* part = b + k * down[0] + n * down[1];
       if (down[0] != 64 || down[1] != 1) {
-        for (int j = 0; j < 64; j++)
+        if (down[1] == 1)
           for (int64_t i = 0; i < depth; i++)
-            panel[64 * i + j] = part[i * down[0] + j * down[1]];
+            ASSAY_EACH(j, 4) *(assay_numbers*)(panel + 64 * i + 16 * j) =
+                *(const assay_numbers*)(part + i * down[0] + 16 * j);
+        else
+          for (int j = 0; j < 64; j++)
+            for (int64_t i = 0; i < depth; i++)
+              panel[64 * i + j] = part[i * down[0] + j * down[1]];
         part = panel;
       }
       for (int64_t m = 0; m < rows;) {

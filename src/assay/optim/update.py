@@ -28,6 +28,7 @@ from assay.optim.objective import gathered, gradients, joined, require_loss
 from assay.optim.parameters import flat_shares, flatten_parameters, parts_in_place
 from assay.optim.recorded import Recorder
 from assay.optim.rules import Rate
+from assay.optim.wide import has_wide_layers, wide_products
 
 
 class Step:
@@ -50,6 +51,7 @@ class Step:
 
     Attributes:
         updates: How often it was called, checkpoints included.
+        wide: Whether products of its layers are left to the library for wide ones.
         outputs: What the last call reported of each item.
 
     Example:
@@ -94,6 +96,7 @@ class Step:
             raise ValueError("Two modules of a step hold the same parameters; name only one.")
         self.flats = {m: flatten_parameters(m) for m in self.modules if list(m.parameters())}
         self.device = next(iter(self.flats.values())).device
+        self.wide = has_wide_layers(self.modules)
         if self.device.type == "cpu":
             keep_freed_memory()
         self.moments = {o.name: o.rule.init(self.flats[o.module]) for o in self.objectives}
@@ -213,7 +216,8 @@ class Step:
 
     def _uncompiled(self, batch: dict[str, Tensor], rates: Sequence[float]) -> list[Tensor]:
         update = self._eager if self.recorder is None else self.recorder
-        return update(batch, rates)
+        with wide_products(self.wide):
+            return update(batch, rates)
 
     def _tensors(self) -> list[Tensor]:
         """Return every tensor that losses may read or an update moves, besides the batch."""
