@@ -94,13 +94,23 @@ def machine() -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return {
-        "cpu": facts["cpu"],
+        "cpu": f"{facts['cpu']}{_family()}",
         "cores": facts["cores"],
         "gpus": [gpu["name"] for gpu in facts["gpus"]],
         "assay": assay.__version__,
         "source": source_hash(),
         "versions": versions,
     }
+
+
+def _family() -> str:
+    """Return the generation of the processor, which virtual machines leave out of its name."""
+    try:
+        told = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+    found = re.search(r"^cpu family\s*: (\d+)\nmodel\s*: (\d+)$", told, re.MULTILINE)
+    return f", family {found[1]}, model {found[2]}" if found else ""
 
 
 def source_hash() -> str:

@@ -438,7 +438,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.store and STORE.exists():
         before = evidence.read_json(STORE)
         runs = [run for run in before["runs"] if run["race"] not in names] + runs
-        machine = before["machine"]
+        if options.races or options.device != "cpu":  # else all of this processor's are new
+            machine = before["machine"]
     content = {"schema": evidence.SCHEMA, "runs": runs, "machine": machine}
     if not options.quick:
         print(table(content))
