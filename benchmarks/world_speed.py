@@ -437,9 +437,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = measure(options.core, names, options.repeats, options.quick)
     if options.store and STORE.exists():
         before = evidence.read_json(STORE)
-        runs = [run for run in before["runs"] if run["race"] not in names] + runs
-        if options.races or options.device != "cpu":  # else all of this processor's are new
+        kept = [run for run in before["runs"] if run["race"] not in names]
+        if any("gpu" not in run for run in kept):  # else all of this processor's are new
             machine = before["machine"]
+        runs = kept + runs
     content = {"schema": evidence.SCHEMA, "runs": runs, "machine": machine}
     if not options.quick:
         print(table(content))

@@ -38,8 +38,8 @@ class TestWhere:
         ("sizes", "expected"),
         [
             ((3, 256, 256, 1), True),
-            ((300, 256), True),
-            ((3, 255, 256, 1), False),
+            ((300, 192), True),
+            ((3, 191, 256, 1), False),
             ((3, 400), False),
         ],
     )
@@ -74,6 +74,17 @@ def test_the_setting_is_put_back() -> None:
     with pytest.raises(KeyError), wide_products(True):
         assert SETTING.fp32_precision == "bf16"
         raise KeyError
+    assert SETTING.fp32_precision == before
+
+
+def test_blocks_of_two_threads_that_overlap() -> None:
+    before = SETTING.fp32_precision
+    one, two = wide_products(True), wide_products(True)
+    one.__enter__()
+    two.__enter__()
+    one.__exit__(None, None, None)
+    assert SETTING.fp32_precision == "bf16"  # two is not done
+    two.__exit__(None, None, None)
     assert SETTING.fp32_precision == before
 
 

@@ -97,7 +97,8 @@ class Recorder:
         """Return what shapes an update and is no number: modes, what is frozen, which buffers."""
         modes = [layer.training for layer in self._layers]
         moving = [p.requires_grad for p in self._parameters]
-        return modes + moving + [id(b) for m in self._layers for b in m._buffers.values()]
+        buffers = [b for layer in self._layers for b in layer._buffers.values() if b is not None]
+        return modes + moving + [b.data_ptr() for b in buffers]
 
     def _begin(
         self, key: Key, batch: dict[str, Tensor], rates: Sequence[float]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -17,8 +18,10 @@ from torch import nn
 
 from assay.optim.products import beats_the_library
 
-_WIDE = 256  # of a layer, both ways; each product of a narrow one would take 10 us more
+_WIDE = 192  # of a layer, both ways; each product of a narrow one would take 10 us more
 _TRIED = ((256, 256, 256), (16, 512, 512), (256, 17, 256), (300, 256, 70))
+_lock = threading.Lock()
+_before: list[str] = []  # the setting as it was, once for every block that is being run
 _TOLERANCE = 2e-6  # of a sum of products, to the sum of their sizes; bfloat16 has 1e-3
 
 
@@ -32,17 +35,32 @@ def has_wide_layers(modules: Iterable[nn.Module]) -> bool:
 
 @contextlib.contextmanager
 def wide_products(on: bool) -> Iterator[None]:
-    """Let torch multiply by that library in this block."""
+    """Let torch multiply by that library in this block; the setting is one for all threads."""
     if not on:
         yield
         return
-    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = setting.fp32_precision
-    setting.fp32_precision = "bf16"
+    _enter()
     try:
         yield
     finally:
-        setting.fp32_precision = before
+        _leave()
+
+
+def _enter() -> None:
+    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    with _lock:
+        if not _before:
+            _before.append(setting.fp32_precision)
+            setting.fp32_precision = "bf16"
+        else:
+            _before.append(_before[0])
+
+
+def _leave() -> None:
+    with _lock:
+        before = _before.pop()
+        if not _before:  # the last one inside
+            torch.backends.mkldnn.matmul.fp32_precision = before  # type: ignore[attr-defined]
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from assay.core.types import Action, Tree, pack, tree_leaves, tree_map, unpack
 from assay.networks.latent import LatentPlanner
 from assay.networks.tensors import to_device
 from assay.optim import cuda_graph
+from assay.optim.wide import has_wide_layers, wide_products
 from assay.policies.policy import Policy
 
 
@@ -27,6 +28,7 @@ class PlanningPolicy(Policy):
         """Prepare to act."""
         super().__post_init__()
         self._graphs: dict[bool, cuda_graph.ShapedGraphs] = {}
+        self._wide = has_wide_layers([self.network])
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tree = None, explore: bool = False) -> Action:
@@ -41,7 +43,8 @@ class PlanningPolicy(Policy):
             for name, x in pack(part, to_device(tree, self.device)).items()
         }
         plan = self._by_graph if self.device.type == "cuda" else self._plan
-        unit, after = plan(inputs)
+        with wide_products(self._wide):
+            unit, after = plan(inputs)
         action, extras = self.head.choose(lambda: unit.cpu().numpy(), rows, None, None)
         return Action(action, tree_map(lambda x: x.cpu().numpy(), after), extras)
 

@@ -27,6 +27,8 @@ from assay.core.types import Batch, Spaces, Termination
 from assay.networks.dynamics import DynamicsEnsemble, Prediction
 from assay.networks.normalize import RunningNormalizer
 from assay.optim.objective import Loss
+from assay.optim.update import Step
+from assay.optim.wide import wide_products
 
 TerminationKind = Literal["auto", "known", "learned"]
 
@@ -78,6 +80,7 @@ class Imaginer(Protocol):
     actor: Any  # a SquashedActor
     dynamics: DynamicsEnsemble
     imagined: ImaginedReplay
+    model_step: Step
     rule: Termination | None
     obs_norm: RunningNormalizer | None
     rng: np.random.Generator
@@ -179,6 +182,11 @@ def imagine(learner: Imaginer, obs: Tensor, length: int, penalty: float = 0.0) -
     Returns:
         The mean penalty, before it is weighted.
     """
+    with wide_products(learner.model_step.wide):
+        return _imagine(learner, obs, length, penalty)
+
+
+def _imagine(learner: Imaginer, obs: Tensor, length: int, penalty: float) -> float:
     doubts = []
     for _ in range(length):
         action = _act(learner, obs)
