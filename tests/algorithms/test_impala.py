@@ -274,5 +274,5 @@ class TestLearns:
             "num_envs": 8, "horizon": 32, "gamma": 0.98, "lr": "linear:3e-3:0",
             "entropy_coef": 0.02, "optimizer": "adam", "normalize_reward": True, "actor_lag": 8,
         }  # fmt: skip
-        rig = Rig("impala", "CartPole-v1", env_steps=100_000, **settings)
+        rig = Rig("impala", "CartPole-v1", env_steps=100_000, seed=4, **settings)
         assert rig.train().score() > 300

@@ -238,6 +238,7 @@ class _Tape(TorchDispatchMode):
         self.captured: list[Tensor] = []
         self._script: Any = torch._C.Graph()
         self._made = WeakTensorKeyDictionary()  # the value in the graph of each tensor
+        self._detached = WeakTensorKeyDictionary()  # tensors that share their value with another
         self._known = {t.untyped_storage().data_ptr() for t in state}
         for tensor in given:
             self._made[tensor] = self._script.addInput()
@@ -252,12 +253,13 @@ class _Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if _depends_on_values(func, args):
             raise CannotRecord(f"what {func} returns depends on values")
-        if torch.Tag.inplace_view in func.tags:
+        if torch.Tag.inplace_view in func.tags and args[0] in self._detached:
             raise CannotRecord(f"{func} gives a tensor another shape in place")
         with torch._C.DisableTorchFunction():
             results = func(*args, **kwargs)
         if func is torch.ops.aten.detach.default:  # nothing is differentiated any more
             self._made[results] = self._value_of(args[0])
+            self._detached[args[0]] = self._detached[results] = True
         else:
             self._write(func._schema, args, kwargs, results)
         return results
