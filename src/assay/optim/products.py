@@ -22,9 +22,7 @@ from torch import Tensor
 _COLUMNS = 64  # four registers of sixteen numbers
 _LEAST = 300_000  # products of two numbers; with fewer, a call costs what it gains
 _WIDEST = 128  # columns; beyond, the library's layout pays: SAC with 256 was 6 % slower
-_FEWEST = (
-    16  # rows of a product that is wider; with fewer, laying out the right matrix does not pay
-)
+_FEWEST = 16  # rows of a wider product: with fewer, laying out the right matrix does not pay
 _ZEN_5 = 26  # the number of its family
 
 # A part of the steps that have such products. Inductor puts "extern" in front of it.

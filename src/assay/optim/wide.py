@@ -39,28 +39,17 @@ def wide_products(on: bool) -> Iterator[None]:
     if not on:
         yield
         return
-    _enter()
+    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    with _lock:
+        _before.append(_before[0] if _before else setting.fp32_precision)
+        setting.fp32_precision = "bf16"
     try:
         yield
     finally:
-        _leave()
-
-
-def _enter() -> None:
-    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    with _lock:
-        if not _before:
-            _before.append(setting.fp32_precision)
-            setting.fp32_precision = "bf16"
-        else:
-            _before.append(_before[0])
-
-
-def _leave() -> None:
-    with _lock:
-        before = _before.pop()
-        if not _before:  # the last one inside
-            torch.backends.mkldnn.matmul.fp32_precision = before  # type: ignore[attr-defined]
+        with _lock:
+            before = _before.pop()
+            if not _before:  # the last block that was being run
+                setting.fp32_precision = before
 
 
 @functools.cache
