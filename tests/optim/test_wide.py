@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from optim_support import Batch
 from torch import Tensor
 
+from assay.algorithms.shared import imagination
 from assay.networks.mlp import mlp
 from assay.optim import wide
 from assay.optim.update import Objective, Step
 from assay.optim.wide import has_wide_layers, wide_products
+from assay.testing.algorithms import make_algorithm
 
 SETTING: Any = getattr(torch.backends.mkldnn, "matmul", None)
 pytestmark = pytest.mark.skipif(SETTING is None, reason="an early release of torch")
@@ -86,6 +91,24 @@ def test_blocks_of_two_threads_that_overlap() -> None:
     assert SETTING.fp32_precision == "bf16"  # two is not done
     two.__exit__(None, None, None)
     assert SETTING.fp32_precision == before
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_what_imagines_and_plans_uses_them_too(on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(imagination, "_imagine", lambda *given: seen.append(SETTING.fp32_precision))
+    imagination.imagine(SimpleNamespace(model_step=SimpleNamespace(wide=on)), torch.zeros(1), 1)  # type: ignore[arg-type]
+    box = gym.spaces.Box(-1, 1, (2,), np.float32)
+    policy = make_algorithm("tdmpc2", box, box).policy
+    plan = policy._plan
+
+    def watched(inputs: Any) -> Any:
+        seen.append(SETTING.fp32_precision)
+        return plan(inputs)
+
+    policy._wide, policy._plan = on, watched
+    policy.act(np.zeros((1, 2), np.float32), policy.initial_carry(1))
+    assert seen == ["bf16" if on else SETTING.fp32_precision] * 2
 
 
 @pytest.mark.usefixtures("zen")
